@@ -213,6 +213,7 @@ class Run:
         return None
 
     def send(self, producer: Producer, number: int) -> None:
+        """Send a message; if a broker fails, the producer itself tries the other broker."""
         result = producer.send(TOPIC, b"%d" % number)
         self.sent[number] = result.queue.broker_name, self.now_s
 

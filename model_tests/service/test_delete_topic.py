@@ -215,6 +215,7 @@ POLICIES: Final = pytest.mark.parametrize(
 
 
 def make_topics(broker: Broker) -> None:
+    """Create two topics with one queue each, because a slave would refuse the request."""
     for topic in "TU":
         assert broker.topics.put(TopicConfig(topic, 1, 1))
 

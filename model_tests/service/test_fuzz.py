@@ -306,6 +306,7 @@ class World:
             self.harm += [f"{problem.file}: {problem.found}" for problem in found]
 
     def _spoil(self, line: Line, request: Command, draw: random.Random) -> None:
+        """Send a request with invalid bytes. Its length may be wrong, so no request may follow on this connection."""
         content = spoiled(b"".join(encode(request)), draw)
         self.said.append(repr(content[:200]))
         with suppress(ConnectionError):

@@ -350,6 +350,7 @@ def test_slaves_and_their_masters() -> None:
 
 
 def counted(runner: PullRunner) -> list[int]:
+    """Messages, bytes and milliseconds that the statistics count for group G in queue 0 of topic T."""
     items = runner.statistics._items
     places = [(GROUP_GET_NUMS, "T@G"), (GROUP_GET_SIZE, "T@G"), (GROUP_GET_LATENCY, "0@T@G")]
     return [items[place].value for place in places if place in items]

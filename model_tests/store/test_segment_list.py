@@ -40,6 +40,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """The real files; the disk records reservations and syncs without doing them."""
     seen = Disk()
     remove, close = RealFiles.remove, RealMappedFile.close
 

@@ -148,6 +148,7 @@ class Browser:
         return told["result"].get("value")
 
     def holds(self, condition: str) -> bool:
+        """Whether a condition holds in the current page; false while the page is being replaced."""
         try:
             return bool(self.run(condition))
         except AssertionError as error:

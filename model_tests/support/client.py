@@ -197,6 +197,8 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 class Loop(Closeable):
+    """An event loop on a separate thread, so that a plain test can call asynchronous clients."""
+
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)

@@ -33,6 +33,7 @@ class RawClient(BrokerConnection):
 
     def __init__(self, address: Address) -> None:
         # A test that sends without reading does so on purpose, so unread answers are no error.
+        """Connect; raises OSError."""
         super().__init__(RealRuntime(), address)
         self._replies: dict[int, Command] = {}
         self._patience_s: dict[int, float] = {}
@@ -79,9 +80,11 @@ class RawClient(BrokerConnection):
         *,
         serialisation: Serialisation = Serialisation.JSON,
     ) -> Command:
+        """Send a request and return its reply; raises AssertionError without a reply."""
         return self.answer(self.send(code, fields, body, serialisation=serialisation))
 
     def answer(self, opaque: int) -> Command:
+        """Returns the reply to a request; raises AssertionError without a reply."""
         reply = self.reply(opaque)
         assert reply is not None, f"request {opaque} got no reply"
         return reply

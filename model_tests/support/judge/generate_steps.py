@@ -41,6 +41,7 @@ class StepLoad:
     policy: str = "strict"
     steps: int = 120
     overlapping: float = 0.3
+    """The share of steps with inexact times."""
     fault: Fault = ""
     seed: int = 1
 
