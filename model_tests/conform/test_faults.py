@@ -193,7 +193,9 @@ FAULTS: Final[Mapping[str, Planted]] = {
     "an answer to nobody": Planted(READ, "pull-010", answers_first(lambda command: again(command, opaque=98_765))),
     "a record without an end": Planted(READ, "pull-010", body_of(11, lambda _body: bytes(91))),
     "a body of fewer than none": Planted(READ, "pull-010", body_of(11, at(84, -200, 4))),
-    "deep JSON": Planted("LOCK-1", "lock-352", body_of(41, lambda _body: b"[" * 100_000)),
+    "deep JSON": Planted(
+        "LOCK-1", "lock-352", body_of(41, lambda body: b"[" * 100_000 if b"queueId" in body else body)
+    ),
     **{
         name: Planted(READ, "pull-010", whole(11, lambda frame, odd=odd: [(0, odd(frame))], when=0))  # type: ignore[misc] # bound early
         for name, odd in ODD.items()

@@ -86,6 +86,11 @@ func decode(frame []byte) *command {
 	head := &reader{r.take(mark & 0xFFFFFF)}
 	c.body = r.rest
 	if mark>>24 == 0 {
+		var given struct{ Code *int } // Into an int, Go reads null as no change.
+		check(json.Unmarshal(head.rest, &given))
+		if given.Code == nil {
+			panic("a header without a code")
+		}
 		check(json.Unmarshal(head.rest, c))
 		return c
 	}

@@ -205,7 +205,7 @@ public class Play {
             found.put("hex", HEX.formatHex(command.body));
             try {
                 put(found, "json", Json.read(new String(command.body, UTF_8)), false);
-            } catch (RuntimeException noJson) {
+            } catch (RuntimeException | StackOverflowError noJson) {
                 return found;
             }
         }
@@ -399,7 +399,7 @@ public class Play {
             for (Object step : (List<?>) map(Json.read(named)).get("steps")) play.play(map(play.filled(step)));
             for (Line each : play.lines.values()) each.awaitEnd();
             return "";
-        } catch (IOException | InterruptedException | RuntimeException fault) {
+        } catch (Exception | StackOverflowError fault) {
             return String.valueOf(fault.getMessage());
         } finally {
             for (Line each : play.lines.values()) {
