@@ -101,7 +101,7 @@ _HOMES: Final = {name: module for module, names in _MODULES.items() for name in 
 
 
 if not TYPE_CHECKING:
-    # The function is guarded, because a type checker accepts any name from a module that has `__getattr__`.
+    # The function is hidden from type checkers, because they accept any name from a module that has `__getattr__`.
 
     def __getattr__(name: str) -> Any:
         """Import a public name on first use."""

@@ -44,7 +44,7 @@ HEADINGS: Final[dict[str, tuple[str, ...]]] = {
     "The specification": ("check", "prove", "explain", "export", "policies"),
     "Learn": ("lesson",),
 }
-"""The headings of `longpoll --help`, each with its commands in their order."""
+"""The headings of `longpoll --help`, each with its commands in display order."""
 
 COMPLETING: Final = "_LONGPOLL_COMPLETE"
 """The environment variable with which a shell asks click for completions or for the completion script."""
@@ -84,9 +84,10 @@ class LazyGroup(click.Group):
         return [name for names in HEADINGS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command of this name; None if it is unknown, or if its extra is missing during completion.
+        """Import the command of this name, or return None if the name is unknown.
 
-        For a removed command, return a command that prints its replacement.
+        Also returns None while a shell completes a line, if the command's extra is missing. For a removed command,
+        returns a command that prints its replacement.
         """
         if cmd_name not in COMMANDS:
             from longpoll.commands import gone  # noqa: PLC0415 - only a former command needs it

@@ -43,7 +43,7 @@ class ReaderGoneError(Exception):
 
 @contextmanager
 def readers() -> Iterator[None]:
-    """Raise `ReaderGoneError` for a closed pipe, because click would exit with its own code."""
+    """Raise `ReaderGoneError` if the block writes to a closed pipe, because click would exit with its own code."""
     try:
         yield
     except BrokenPipeError as error:
@@ -139,7 +139,7 @@ class Raised:
     error: BaseException
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None

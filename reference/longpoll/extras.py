@@ -53,15 +53,15 @@ def missing(error: BaseException, command: str = "") -> str | None:
     if name not in PACKAGES:
         return None
     extra = COMMANDS.get(command, PACKAGES[name])
-    # The client of one service is missing, but the clients of other services may be installed.
+    # The extra `services` has the clients of all services, so it also brings the missing one.
     extra = "services" if PACKAGES[name] == "services" else extra
-    # Two commands have Spark as an engine, and its extra includes the packages that each of them needs.
+    # Two commands can use Spark, and the extra `spark` includes the packages that each of these commands needs.
     extra = "spark" if PACKAGES[name] == "spark" and "spark" not in extra else extra
     return f"the package {name} is not installed; run: {install(extra)}{HINTS.get(command, '')}"
 
 
 def lacking(command: str) -> str | None:
-    """Return the end of a command's help if its extra is not installed; None if it is, or if the command needs none."""
+    """Return a note for the command's help if its extra is not installed; None if the help needs no such note."""
     extra = COMMANDS.get(command, "")
     wanted = {*extra.split(","), *(["judge"] if "spark" in extra else [])}
     absent = [name for name, brought_by in PACKAGES.items() if brought_by in wanted and not _is_there(name)]

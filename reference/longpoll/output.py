@@ -126,7 +126,7 @@ def progress_bar(*columns: ProgressColumn) -> Progress:
 
 
 class _Progress(Progress):
-    """Like rich's, with escaped descriptions."""
+    """rich's `Progress` with control characters escaped in its descriptions."""
 
     def add_task(self, description: str, *options: Any, **fields: Any) -> TaskID:
         return super().add_task(printable(description), *options, **fields)
@@ -165,7 +165,7 @@ def fail(message: str, code: Exit = Exit.USER) -> NoReturn:
 
 
 def begin_recording(history: Path | None) -> None:
-    """Note on stderr that the directory has an earlier history, which the judge will read too."""
+    """Print a note on stderr if the directory has an earlier history, because the judge will read that history too."""
     if history is not None and any(history.glob(PART_FILES)):
         err.print(f"{history} has an earlier history, and `longpoll judge` reads both", soft_wrap=True)
 

@@ -291,7 +291,8 @@ def broker_fixture(
                 made = _elsewhere(str(elsewhere), directory, ends)
             made = evolve(made, watch=watch, unix_ns=time.time_ns() - time.monotonic_ns())
             yield made
-            # Every fixture and client that uses the broker has ended, in whichever order a test names the fixtures.
+            # By now, every fixture and client that uses the broker has ended, in whichever order a test names the
+            # fixtures.
             if directory is not None:
                 _judge(HistoryOfTest(directory, made), request.node)
 

@@ -1,4 +1,4 @@
 """The specification: a state machine of broker long polling, written once as terms.
 
-Nothing here opens a file, socket, clock or Spark session, except `engines`.
+The state machine uses no files, sockets, clocks or Spark sessions; only `engines` uses these, and `custom` reads files.
 """

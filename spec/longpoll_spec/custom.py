@@ -107,7 +107,7 @@ def _view(of: object, bounds: Bounds) -> Any:
 
 @frozen
 class _Said:
-    """A function of a file, with its place. A mistake in a call is reported with file and line."""
+    """A function of a file, with its file and line, where a mistake in a call of the function is reported."""
 
     function: Callable[..., Any]
     path: str
@@ -192,14 +192,15 @@ class _State:
 
 @frozen
 class _NoStep:
-    """A property of steps in a file: none of these actions happens while a condition is true."""
+    """A property of steps in a file: while a condition is true, none of the named actions happens."""
 
     said: _Said
     actions: tuple[str, ...]
     who: tuple[Who, ...]
 
     def __call__(self, model: Model) -> Property:
-        known = [each.name for each in families_of(model.policy)]  # A knob may remove an action.
+        # A knob may remove an action, so the check uses the actions of this policy.
+        known = [each.name for each in families_of(model.policy)]
         for name in self.actions:
             if name not in known:
                 raise self.said.refuse(f"is about an {not_known('action', name, known)}")

@@ -70,6 +70,7 @@ WHITE_BOX: Final[tuple[str, ...]] = get_args(WhiteBox)
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One event. Fields that an event does not have keep their defaults and are not written.
 
+    The docstring of a field names the events that have the field, then a colon, then its meaning in these events.
     `after_ns`, `before_ns`: int64 nanoseconds, after_ns <= before_ns. `sequence`: int64, 0, 1, 2, ... per source, so
     that gaps show. `request`: an identifier that is unique within the source.
     """

@@ -188,8 +188,8 @@ def queued_has_reason(model: Model) -> Iterable[Bool]:
 def held_knows_the_role(model: Model) -> Iterable[Bool]:
     """A running broker that answers on a role change holds no request whose read came before the change.
 
-    Only after a change can a request have such news, or a traversal have buckets to visit. The traversal is at a bucket
-    that it has yet to visit.
+    Only after a change of the role can a request have news of the role, or a traversal have buckets to visit. The
+    traversal is at a bucket that it has yet to visit.
     """
     state = model.state
     for queue in state.queues:
@@ -223,7 +223,7 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
 def strengthening_of(model: Model) -> tuple[Property, ...]:
     """The statements that are added to a model's properties to make them inductive.
 
-    Statements that do not apply to its policy are left out.
+    Statements that do not apply to the model's policy are left out.
     """
     made = []
     own = model.policy.extension

@@ -75,8 +75,8 @@ class Family:
 class Property:
     """A statement about states: `always` is true in every reachable state, `sometimes` in at least one.
 
-    An `inductive` property is always true too, but only a proof needs it. A property about forbidden steps has them in
-    `closing`, each with the condition under which it breaks the property; a counterexample ends with such a step.
+    An `inductive` property is always true too, but only a proof needs it. A property that forbids steps lists them in
+    `closing`, each with the condition under which the step breaks the property; a counterexample ends with such a step.
     `term` is the whole property as one statement about states: `here` is true, and no closing step is enabled where its
     condition is true.
     """
@@ -207,7 +207,8 @@ class SeenStep:
     """One observed step: the actions that it may have been, its time, and the known part of the state after it."""
 
     actions: tuple[str, ...]
-    """The labels of these actions: several if the observer does not know the actor, none if no action matches."""
+    """The labels of the actions that the step may have been. There are several if the observer does not know the actor,
+    and none if no action matches."""
     after_ns: int
     before_ns: int
     """The step happened at some time from `after_ns` to `before_ns`, in nanoseconds of one clock."""
@@ -216,7 +217,7 @@ class SeenStep:
 
 
 OPEN_MAX: Final = 100
-"""A check gives up if more than this many steps may come next at one point, by their times."""
+"""A check gives up if, by their times, more than this many steps may come next at one point."""
 
 
 @frozen

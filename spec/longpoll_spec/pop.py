@@ -46,13 +46,13 @@ Pairs: TypeAlias = list[tuple[Term, Term | int | bool]]
 
 
 class Flag(Protocol):
-    """A declared truth value of a queue, a request or both."""
+    """A truth-valued variable that this file declares per queue, per request, or per queue and request."""
 
     def __getitem__(self, of: object) -> Bool: ...
 
 
 class Number(Protocol):
-    """A declared number of a queue."""
+    """An integer variable that this file declares per queue."""
 
     def __getitem__(self, of: object) -> Int: ...
 
@@ -118,7 +118,7 @@ def puts_back(state: CoreState) -> bool:
 
 
 def wakes_every(state: CoreState) -> bool:
-    """Whether a message wakes every notification of a key. Pops take the message, so it wakes one pop."""
+    """Whether a message wakes every notification of a key. It wakes only one pop, because a pop takes the message."""
     return holds_notifications(state) and bool(state.knob("wakes") == "every")
 
 
@@ -128,7 +128,7 @@ def checks_before(state: CoreState) -> bool:
 
 
 def looks_twice(state: CoreState) -> bool:
-    """Whether the request's thread looks again after the insert."""
+    """Whether the request's thread checks for messages again after the insert."""
     return bool(state.knob("second_look"))
 
 
@@ -143,7 +143,7 @@ def drops_closed(state: CoreState) -> bool:
 
 
 def takes_to_look(state: CoreState) -> bool:
-    """Whether the scanner takes a request out of its set to look at its time."""
+    """Whether the scanner takes a request out of its set to check the request's deadline."""
     return bool(state.knob("scan") == "take")
 
 
@@ -163,7 +163,7 @@ def evicts_sets(state: CoreState) -> bool:
 
 
 def others(state: CoreState, request: CoreRequest) -> list[CoreRequest]:
-    """The other requests."""
+    """All requests except this one."""
     return [each for each in state.requests if each.index != request.index]
 
 
@@ -241,7 +241,7 @@ def _leads(state: CoreState, request: CoreRequest, is_before: Callable[[CoreRequ
 
 
 def calls(state: CoreState, request: CoreRequest, here: Bool, *, every: bool) -> Pairs:
-    """A thread is about to wake a request of the key of this one, or of every key, where `here` is true."""
+    """Where `here` is true, a thread is about to wake a request under this request's key, or if `every` each key."""
     own = TRUE if every else reads_all(state, request)
     made: Pairs = [(called_all, called_all | here & own)]
     for queue in state.queues:
@@ -250,7 +250,7 @@ def calls(state: CoreState, request: CoreRequest, here: Bool, *, every: bool) ->
 
 
 def goes(state: CoreState, request: CoreRequest, *, answered: bool = True, knows: Bool = FALSE) -> Pairs:
-    """The request leaves the broker. Unless it is `answered`, its client keeps waiting; if it `knows`, it pops next."""
+    """The request leaves the broker. Unless `answered`, its client keeps waiting; if `knows`, its client pops next."""
     made: Pairs = [(request.phase, request.phases["idle"]), (request.deadline, 0)]
     made += [(each[request], FALSE) for each in (gone, left, admitted, scanned, rechecks, submitting)]
     made += [(asks[queue, request], asks[queue, request] & knows) for queue in state.queues]
@@ -344,7 +344,7 @@ def takes(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def leaves(state: CoreState, request: CoreRequest, rest: Bool, *, every: bool) -> Pairs:
-    """A pop that leaves messages wakes a request of the table of pops."""
+    """If the table holds pops and this pop leaves messages (`rest`), a thread is about to wake another pop."""
     return calls(state, request, rest, every=every) if holds_pops(state) else []
 
 
@@ -403,7 +403,7 @@ def read_locked(state: CoreState, request: CoreRequest) -> Step:
 
 
 def is_held(request: CoreRequest) -> Bool:
-    """Whether the request waits, in its set or in the scanner's hand."""
+    """Whether the request waits in its set, or the scanner has taken it out to check its deadline."""
     return request.is_("held")
 
 
@@ -462,7 +462,7 @@ def admit(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request")
 def insert(state: CoreState, request: CoreRequest) -> Step:
-    """The thread puts the request into the set of its key, and it waits.
+    """The thread puts the request into the set of its key, and the request waits there.
 
     Java: `PopLongPollingService.polling`, `queue.add`; since #8472 `processRequest` then wakes a request of the key if
     the read had counted messages.
@@ -499,7 +499,7 @@ def is_called(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def is_free(state: CoreState) -> Bool:
-    """Whether the dispatcher submits no request. While it submits one, it goes on to no other key or message."""
+    """Whether the dispatcher submits no request. While it submits a request, it goes on to no other key or message."""
     return ~any_of(submitting[each] for each in state.requests)
 
 
@@ -531,7 +531,7 @@ def is_due(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def passes(state: CoreState, request: CoreRequest, here: Bool) -> Pairs:
-    """Where `here` is true, the thread at the key of the request leaves it: a pop's thread first, or the dispatcher."""
+    """Where `here` is true, the thread at the request's key leaves it: a pop's thread first, or the dispatcher."""
     of_all = here & reads_all(state, request)
     made: Pairs = [(called_all, called_all & ~of_all)]
     told = all_told | of_all & ~called_all
@@ -743,7 +743,7 @@ def waits(request: CoreRequest) -> Bool:
 
 
 def comes(state: CoreState, request: CoreRequest) -> Bool:
-    """Whether a thread is about to wake a request of the same key, or this request's own thread looks once more."""
+    """Whether a thread is about to wake a request of the same key, or this request's thread to check again."""
     own = any_of(queue.due & asks[queue, request] for queue in state.queues)
     for_all = any_of(queue.due for queue in state.queues) & reads_all(state, request) & ~all_told
     return is_called(state, request) | (own | for_all) & ~refuses[request] | rechecks[request]

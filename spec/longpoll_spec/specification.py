@@ -81,7 +81,7 @@ def _properties_of(said: Said) -> tuple[Property, ...]:
 
 
 def stated_of(model: Model) -> tuple[Property, ...]:
-    """The properties that must always hold, those that only a proof needs included."""
+    """The properties that must always hold, including those that only a proof needs."""
     always, inductive = texts_of(model.policy)
     stated = [made for text in always if (made := text(model)) is not None]
     needed = [attrs.evolve(made, kind="inductive") for text in inductive if (made := text(model)) is not None]

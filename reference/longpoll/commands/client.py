@@ -184,7 +184,7 @@ class SendRun:
         self.ended_s = time.monotonic()
 
     def tell(self, *, as_json: bool) -> None:
-        """Print what was sent."""
+        """Print how many messages were sent and how fast, with the first and the last result."""
         seconds = round(self.ended_s - self.began_s, 3) if self.sent else 0.0
         first, last = (result_fields(result) if result else None for result in (self.first, self.last))
         if as_json:

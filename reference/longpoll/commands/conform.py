@@ -404,7 +404,7 @@ def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -
 def _identified(place: Place, policy_name: str | None, *, as_json: bool) -> Identity:
     """Determine the policy to compare the broker with, and report it before the work. Raises UserError.
 
-    The user's choice takes precedence. If the broker reports another version, the output says so.
+    A policy that the user names takes precedence; the output says if the broker's version indicates another policy.
     """
     try:
         found = identify(place)
@@ -450,7 +450,7 @@ def _begin_polls(
 ) -> Callable[[], list[Result]]:
     """Begin to test held pulls or pops while the conversations run; returns a function that waits for the results.
 
-    Failures are tried again when nothing else runs, because a busy machine can be late.
+    Failed tests are repeated when nothing else runs, because a busy machine can delay answers.
     """
     if not names:
         return list

@@ -30,7 +30,7 @@ COUNT_MAX: Final = 9
 MOVES_MAX: Final = 30
 WAIT_MAX_MS: Final = 3_600_000
 DRAWN_S: Final = 10.0
-"""The seconds for which random orders run if the user gives only a seed."""
+"""Random schedules run for this many seconds if the user gives only a seed."""
 
 
 def bound(option: str, name: str, most: int, text: str, least: int = 0) -> Callable[[Decorated], Decorated]:

@@ -35,7 +35,7 @@ COMPRESSION: Final = 20
 LINE_BYTES: Final = 400
 """The assumed bytes per line if no part shows the real length."""
 SPARK_VARIABLES: Final = ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT")
-"""Environment variables that name a Spark server: one of Spark Connect, or the one of spark-submit."""
+"""Environment variables that name a Spark server: the server of Spark Connect, or the gateway of spark-submit."""
 
 
 @frozen

@@ -1,6 +1,6 @@
 """The types of option values: numbers with readable ranges, names of files and directories, and HOST:PORT.
 
-Click's own range of floats accepts `nan` and `inf`.
+`Amount` also rejects `nan` and `inf`, which click's `FloatRange` accepts.
 """
 
 from __future__ import annotations

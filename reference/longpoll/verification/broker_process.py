@@ -1,8 +1,8 @@
 """Runs a broker in its own process, as a user would, and measures how fast it answers a small request.
 
-During a load, another connection repeats a request that the broker can answer at once. The limits of other answers
-(`limits`) are raised by the slowest of these answers and by the delay of this process, because a thread that waits for
-a processor is not at fault.
+During a load, another connection repeats a request that the broker can answer at once. The time limits for the load's
+answers (`limits`) are raised by the slowest answer to the small request and by the delay of this process, because a
+thread that waits for a processor is not at fault.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ServedBroker(Stoppable):
 
 PERIOD_S: Final = 0.02
 TIMEOUT_S: Final = 10.0
-"""A broker that is silent for longer is not just busy, so its missing answers are left to the judge."""
+"""Wait this long for the small request's answer. A broker that is silent for longer is not just busy."""
 
 
 class HostLatency:
@@ -122,7 +122,8 @@ class HostLatency:
                 self._ended.wait(PERIOD_S)
                 late_ns = max(0, self._runtime.monotonic_ns() - answered_ns - round(PERIOD_S * 1e9))
         except ClientError:
-            return  # The measurements so far count. A stage that needs an answer reports that the broker gives none.
+            # Keep the measurements so far. If the broker no longer answers, a stage that needs an answer reports it.
+            return
 
     def __enter__(self) -> Self:
         return self

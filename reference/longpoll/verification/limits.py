@@ -1,8 +1,8 @@
 """Finds what a policy does not promise, computes time limits from this, and applies both to a judge's result.
 
-A policy does not promise a property that the specification finds violated. If it does not promise the two properties of
-time, an answer may be late by the policy's own fallback: one scan period if the policy scans, else the time to the
-pull's deadline. A later answer is still a violation.
+A policy does not promise a property that the specification finds violated. If a policy does not promise
+`no_lost_wakeup` or `answered_by_deadline`, an answer may be late by the policy's own fallback: one scan period if the
+policy scans, else the time to the pull's deadline. A later answer is still a violation.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ OF_BOTH: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, COMMIT
 """Properties that a policy may lack, with the same name in the specification and in the judge."""
 TIMELY: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE)
 SCAN_DRIFT: Final = 1.1
-"""A scan's period starts at the end of the last scan: RocketMQ's 5 s were measured as 5.0 to 5.3."""
+"""Limits allow this multiple of a scan period, because a period starts at the end of the last scan: RocketMQ's 5 s were
+measured as 5.0 to 5.3 s."""
 ECHOES: Final = 2
-"""The limits are raised by this multiple of the slowest echo, because a wake crosses threads twice as often."""
+"""The limits are raised by this multiple of the slowest echo (answer to a small request), because a wake crosses
+threads twice as often."""
 
 COARSE_MS: Final = 1_000
-"""If the smallest request may take this long, the test does not show that the broker is prompt."""
+"""If the slowest answer to a small request takes longer than this, the test does not show that the broker is prompt."""
 
 
 @frozen
@@ -52,7 +54,7 @@ class Limits:
     wake_ms: float
     late_ms: float
     are_coarse: bool = False
-    """Whether the echoes took so long that keeping these limits does not show promptness."""
+    """Whether small requests took so long that a broker within these limits is not shown to be prompt."""
 
     def __str__(self) -> str:
         return f"wake {self.wake_ms:g} ms, late {self.late_ms:g} ms"
@@ -132,8 +134,8 @@ def by_promises(
 def _is_of(finding: Finding, known: Declared) -> bool:
     """Whether a finding and its consequences are behaviour that the policy permits.
 
-    An offset goes back only by a pull that carries an older offset, so it may not go back in a group whose pulls carry
-    none.
+    Only a pull that carries an older offset may set an offset back, so in a group whose pulls carry no offset, no
+    offset may go back.
     """
     is_unexplained = finding.property == COMMIT_NEVER_REGRESSES and finding.group in BY_REQUESTS
     return not is_unexplained and all(one.property in known.broken for one in finding.told())

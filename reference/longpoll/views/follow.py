@@ -52,7 +52,7 @@ class FindingReporter:
     say: Callable[[str], None]
     _heard: set[str] = field(factory=set)
     _left: set[str] = field(factory=set)
-    """Subjects that were announced as judged only at the end."""
+    """Names of checks that were announced as reported only at the end."""
 
     def tell(self, result: Result) -> None:
         """Report the new findings of a judgement, and the verdict so far."""
@@ -73,7 +73,7 @@ class FindingReporter:
         self.say(so_far.sentence())
 
     def _tell_more(self, count: int) -> None:
-        """Report how many findings were not reported one by one, once for each number."""
+        """Report the number of findings that were not reported one by one, unless this number was reported already."""
         name, why = f"not-told-{count}", f"{count} {NOT_TOLD}"
         if name not in self._heard:
             self._heard.add(name)

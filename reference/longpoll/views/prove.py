@@ -28,7 +28,7 @@ WORDS: Final = {
 """Maps a step of a proof to the word for a property that passes this step."""
 
 DETAILED: Final = 4
-"""The number of configurations up to which each is shown in detail."""
+"""If a proof has at most this many configurations, each one is shown in detail."""
 
 
 def proof(found: Proof) -> dict[str, Any]:

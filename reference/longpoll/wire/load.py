@@ -44,7 +44,7 @@ pulls commit too."""
 HOLD_MS: Final = 500
 """The broker may hold a pull for this long in ms, which is so short that some pulls expire during a run."""
 LONG_MS: Final = 10_000
-"""A hold time in ms that is so long that a pull which is answered in time was woken and did not expire."""
+"""A hold time in ms, so long that a prompt answer shows that the pull was woken and did not expire."""
 ASKED_EVERY: Final = 4
 """A group queries a queue's offset after every fourth answer to its pulls: about a thousand times in a load."""
 SEND_S: Final = 90.0
@@ -116,7 +116,7 @@ class _Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether something went wrong, so that later problems would only be consequences."""
+        """Whether a problem or an interruption was recorded, because later problems would only be its consequences."""
         return bool(self.problems or self.troubles)
 
     def problem(self, text: str) -> None:
@@ -267,7 +267,7 @@ class _Commits:
     def answered(self, queue: int, offset: int) -> None:
         """Handle an answer to a pull of the queue; all messages below `offset` have come.
 
-        Every second query follows a commit of the offset. In a group that commits only by requests, every query does.
+        Every second query follows a commit of the offset, and every query in a group that commits only by requests.
         """
         self._answers[queue] += 1
         if self._answers[queue] % ASKED_EVERY or queue in self._waiting:

@@ -120,14 +120,15 @@ class RaceReport:
 
 EARLY_SHARE: Final = 0.08
 LATE_SHARE: Final = 0.08
-"""The share of rounds that measure the wake time; as many measure the trip time."""
+"""The share of rounds that measure the wake time. The same share of rounds measures the trip time."""
 WIDE_SHARE: Final = 0.25
 """Share of rounds that ignore the estimate, because the right time differs between queues."""
 TOGETHER_SHARE: Final = 0.5
 """The share of bursts whose pulls are written right after their messages."""
 SPREADS_MS: Final = (0.02, 0.08, 0.3)
 CLEAR_MS: Final = 1.0
-"""At this distance from the estimate a round is not a race, but measures one of the two times."""
+"""A round whose pull is further than this from the estimated race, in ms, measures the wake or the trip time instead.
+"""
 STEP: Final = 0.02
 """The relative change of a median per round."""
 FLOOR_MS: Final = 0.05
@@ -266,13 +267,15 @@ PAUSE_MS: Final = 1.0
 BUSY_PAUSE_MS: Final = 20.0
 """The pause before a request is repeated to a broker that is busy or does not hold pulls."""
 SLICE_S: Final = 0.25
-"""The phase in which each queue has its own rounds alternates with a phase of bursts, which is four times as long."""
+"""The seconds of a phase in which each queue has its own rounds. This phase alternates with a phase of bursts, which is
+four times as long."""
 ONE_PIECE_SHARE: Final = 0.9
 """The share of bursts with each message directly followed by its pull, on one connection."""
 CHUNKS: Final = (1, 8, 16, 32, 32)
-"""How many messages of such a burst are written before their pulls."""
+"""A burst on one connection writes groups of messages, each followed by their pulls. The size of the groups is one of
+these numbers, chosen at random for each burst."""
 SLOW_MS: Final = 20.0
-"""A burst does not wait for a queue whose pull is later than this."""
+"""A burst does not wait for a queue whose pull is later than this, in ms."""
 LOOK_S: Final = 0.1
 """Seconds between two checks for overdue answers."""
 RECEIVE_SIZE: Final = 1 << 18
@@ -463,7 +466,10 @@ class _Race:
         self._push([queue.opaque(step)], at_ns)
 
     def _told_nothing(self, queue: _Queue, now_ns: int) -> None:
-        """Pull again. The round's clock continues, because a pull that misses an available message is late as well."""
+        """Pull again after an answer without a message.
+
+        The round's clock continues, because a pull that misses an available message is late as well.
+        """
         is_unheld = (now_ns - queue.asked_ns) / 1e6 < self.plan.hold_ms / 2
         self.unheld_count += is_unheld
         self._again("pull", queue, now_ns + is_unheld * int(BUSY_PAUSE_MS * 1e6))

@@ -40,7 +40,7 @@ class Relay(Closeable):
         self.target = target
         self.rewrites: dict[bytes, bytes] = {}
         self.fault: Fault | None = None
-        self.slow_s: float = 0.05  # the delay of each chunk of bytes while it is slow
+        self.slow_s: float = 0.05  # the delay of each chunk of bytes while the relay is slow
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._pause = threading.Event()

@@ -26,8 +26,7 @@ def carried_by(request: Request, committed: Int) -> Pairs:
 def by_read(state: State, request: Request, ends: Bool) -> Pairs:
     """The effect of a read on the committed offset.
 
-    `ends` says that the read answers the pull, so that it is not held.
-    """
+    `ends` says that the read answers the pull, so the pull is not held."""
     carried = state.corrected(request, request.carried)
     older = carried < request.committed
     committed = {

@@ -1,7 +1,6 @@
-"""The form of an action: a function from the state and the actors to a step, whose docstring users read.
+"""The form of an action: a function from the state and the actors to a step. Users read the docstring of the function.
 
-Every action is a guard, then an effect.
-"""
+Every action is a guard, then an effect."""
 
 from __future__ import annotations
 

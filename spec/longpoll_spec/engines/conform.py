@@ -27,7 +27,7 @@ REMEMBERED_MAX: Final = 50_000
 
 @frozen
 class Possibility:
-    """A possible position of the run: `count` steps have happened, and of the later steps those in `ahead`."""
+    """A possible position of the run: its first `count` steps have happened, and some later steps, those in `ahead`."""
 
     count: int
     ahead: int

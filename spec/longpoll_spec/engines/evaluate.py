@@ -93,7 +93,7 @@ def holds(model: Model, item: Property, state: Sequence[int]) -> bool:
 
 
 def trace_of(model: Model, actions: Sequence[Action], property_name: str = "") -> Trace:
-    """The trace of a run from the first state; raises `ValueError` if an action is not enabled where it comes."""
+    """The trace of a run from the first state; raises `ValueError` if an action is not enabled at its step."""
     steps = [TraceStep(None, model.initial)]
     for action in actions:
         state = steps[-1].state

@@ -264,7 +264,7 @@ def explore(
 
 
 def shorten(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
-    """Return a shorter run that still breaks the property, and that breaks it no more without any one of its steps."""
+    """Return a shorter run that still breaks the property, but would not break it without any one of its steps."""
     step, breaks = successors(model), question(model, ~item.here)
     closing = {label: question(model, condition) for label, condition in item.closing}
     index = {action.label: number for number, action in enumerate(model.actions)}
@@ -306,9 +306,9 @@ class Endless:
     run: tuple[int, ...]
     """The indices of the actions that lead from the first state to one of `states`."""
     states: tuple[Packed, ...]
-    """The states that the run visits for ever after that."""
+    """The states that the run visits for ever after `run`."""
     steps: tuple[str, ...]
-    """The labels of the steps between these states, each label once; empty if the run stutters."""
+    """The labels of the steps between the states in `states`, each label once; empty if the run stutters."""
 
 
 def unanswered(model: Model, fairness: Fairness | None = None) -> Endless | None:
@@ -356,7 +356,7 @@ def _endless(model: Model, graph: Graph, part: set[Packed], whole: Graph | None 
 
 
 def _run_into(model: Model, graph: Graph, part: set[Packed]) -> tuple[int, ...]:
-    """The indices of the actions of a shortest run from the first state to one of these states."""
+    """The indices of the actions of a shortest run from the first state to a state in `part`."""
     number = {action.label: index for index, action in enumerate(model.actions)}
     runs: dict[Packed, tuple[int, ...]] = {model.initial: ()}
     for state in (waiting := [model.initial]):

@@ -55,9 +55,9 @@ class ResponseBound:
 
 
 def response_bounds(policy: Policy, bounds: Bounds = BOUNDS, engine: str = EXPLORERS[0]) -> tuple[ResponseBound, ...]:
-    """The worst-case response times of a policy, `late` and `woken`; empty if ticks are free, which promises none.
+    """The worst-case response times of a policy, `late` and `woken`; empty if the policy lets time pass freely.
 
-    Raises `BoundsError` for bounds without the feature `lateness`.
+    A policy with `tick=free` promises no response time. Raises `BoundsError` for bounds without the feature `lateness`.
     """
     if not bounds.has("lateness"):
         raise BoundsError("response bounds need the feature lateness; add it")

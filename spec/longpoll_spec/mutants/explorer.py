@@ -43,7 +43,7 @@ def edits_of(model: Model) -> ByHand:
 
 
 def stated_of_named(model: Model) -> tuple[Property, ...]:
-    """The model's properties, stated of actions in which each guard and each new value is a variable."""
+    """The model's properties, stated about actions in which each guard and each new value is a variable."""
     return properties_of(attrs.evolve(model, actions=tuple(map(_named, model.actions))))
 
 

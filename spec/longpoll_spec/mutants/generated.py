@@ -74,7 +74,7 @@ class Mutant:
     def shows(self, model: Model, states: Iterable[Packed]) -> bool:
         """Whether the mistake shows in one of these states: the action's guard or its result differs there.
 
-        A mistake that shows in no reachable state is none under these bounds.
+        A mistake that shows in no reachable state changes nothing under these bounds.
         """
         right = [action for action in actions_of(model.state) if self.touches(action)]
         differs = any_of(_differ(action, self.change(model.state, action)) for action in right)

@@ -1,6 +1,6 @@
-"""Properties of deadlines: each request has the deadline of its pull, and is answered in the tick in which it passes.
+"""Properties of deadlines: each request has its pull's deadline, and is answered in the tick in which it passes.
 
-The first part is needed because a broker that renews the deadlines of kept requests would never be late.
+`deadline_is_its_pulls` is needed, because a broker that renews the deadlines of kept requests would never be late.
 """
 
 from __future__ import annotations

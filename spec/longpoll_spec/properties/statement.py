@@ -1,4 +1,4 @@
-"""The form of a property: a function from a model to a statement, whose docstring is the sentence that users read.
+"""The form of a property: a function from a model to a statement. Users read the docstring of the function.
 
 A property about a step, such as "no time passes while ...", says that no such step is enabled.
 """

@@ -1,4 +1,4 @@
-"""Finds in words when a part of the specification exists, by trying policies and bounds.
+"""Finds the condition under which a part of the specification exists, in words, by trying policies and bounds.
 
 The samples are every preset, every preset with one knob changed, and presets with each feature. The condition is the
 smallest set of knobs and features whose values separate the samples that have the part from those that do not. A

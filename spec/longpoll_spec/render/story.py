@@ -1,7 +1,7 @@
 """Describes a trace step by step: the actor, the target and the changes of each step, and the violation at the end.
 
 `step_texts` derives the sentence of a step from the states before and after it, so the sentence describes this run. The
-violation, and the Java methods around the window, are derived from the last state and the steps before it. For
+violation, and the Java methods that the race spans, are derived from the last state and the steps before it. For
 properties of features the text about the violation is fixed (`WRONG`). A trace of a `sometimes` property has no
 violation.
 """

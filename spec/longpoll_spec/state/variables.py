@@ -134,7 +134,7 @@ def flag(name: str, sentence: str, *, initial: bool = False) -> Variable:
 
 
 def queue_number(name: str, bounds: Bounds, sentence: str) -> Variable:
-    """A variable whose value is the number of a queue or none, and first none."""
+    """A variable whose value is the number of a queue or none; its first value is none."""
     labels = (*(f"q{index}" for index in range(bounds.queues)), "none")
     return Variable(name, 0, bounds.queues, bounds.queues, sentence, labels=labels, numbers_queues=True)
 

@@ -30,7 +30,7 @@ HARMLESS: Final = frozenset(
 
 
 class _Condition(SimulatedCondition):
-    """Adds the other methods of `threading.Condition`."""
+    """A simulated condition with the remaining methods of `threading.Condition`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -53,7 +53,7 @@ class _Condition(SimulatedCondition):
 
 
 class _StandIn(SimpleNamespace):
-    """A module with only some of its names."""
+    """Replaces a module and provides only some of its names."""
 
     _name: str
 
@@ -103,14 +103,15 @@ def builtins_in(world: World) -> dict[str, Any]:
 POINTS_MAX: Final = 500
 """The most steps of one order; a longer order counts as an endless loop. A right program needs fewer than 100."""
 POINTS_IN_ALL_MAX: Final = 200_000
-"""The most steps of all orders together, which take some seconds. A program of ten lines needs a tenth."""
+"""The most steps of all schedules together; so many steps take some seconds. A program of ten lines needs a tenth of
+this."""
 Thread = Callable[[Any, World], object]
 """The work of a thread on the program's object."""
 
 
 @define
 class _Chosen(Strategy):
-    """A strategy that makes some prescribed choices, and then prefers the running actor. Records the alternatives."""
+    """A strategy that makes some prescribed choices and then prefers the running actor. It records the alternatives."""
 
     told: tuple[int, ...]
     """The prescribed choices, as numbers of actors."""
@@ -144,7 +145,7 @@ class Schedule:
     ended_s: Mapping[str, float]
     """Maps each thread to its end, in seconds of virtual time from the start."""
     stuck: str
-    """The blocked threads and what they wait for, if not all ended."""
+    """The blocked threads and what each waits for; empty if all threads have ended."""
 
     def story(self, path: Path) -> str:
         """The lines with their text, one column per thread."""
@@ -190,7 +191,7 @@ def schedules_of(path: Path, make: str, threads: Mapping[str, Thread], switches_
 
 
 def _note_others(chosen: _Chosen, switches: int, waiting: list[deque[tuple[int, ...]]]) -> None:
-    """Queue the orders that differ from this order in a single choice after the prescribed ones."""
+    """Queue the schedules that differ from this schedule in exactly one choice that was not prescribed."""
     taken = [number for number, _, _ in chosen.made]
     for place in range(len(chosen.told), len(chosen.made)):
         number, could, running = chosen.made[place]

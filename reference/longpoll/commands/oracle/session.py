@@ -60,11 +60,12 @@ class CompiledSpecification:
     reader: StepReader = field(init=False)
     always: tuple[Property, ...] = field(init=False)
     closing: dict[str, list[tuple[str, Bool]]] = field(factory=dict)
-    """Maps a label to the properties that the step may violate, each with the condition on the state before it."""
+    """Maps a step's label to the properties that the step may violate, each with the condition on the state before the
+    step."""
     _is_well: Bool = field(init=False)
     _broken: dict[Packed, frozenset[str]] = field(factory=dict)
     _may_break: dict[str, Bool] = field(factory=dict)
-    """Maps a label to the disjunction of its conditions in `closing`, which is false for most steps."""
+    """Maps a step's label to the disjunction of the step's conditions in `closing`, which is false for most steps."""
     _questions: dict[Bool, Question] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:

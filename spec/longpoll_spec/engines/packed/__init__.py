@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 DISABLED: Final = "NPY_DISABLE_CPU_FEATURES"
-"""NumPy reads this environment variable when it is imported."""
+"""The environment variable from which NumPy, when it is imported, reads the CPU features to disable."""
 AVX512: Final = "AVX512_SKX X86_V4"
 """The CPU features that the AVX-512 sort needs, with their names up to NumPy 2.3 and since then. NumPy only warns about
 an unknown name."""

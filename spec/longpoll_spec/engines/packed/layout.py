@@ -53,7 +53,7 @@ class Field:
 
     @property
     def shift(self) -> int:
-        """The number of bits below the field in that lane."""
+        """The number of bits below the field in the lane that has the field's lowest bit."""
         return self.shift_in_word % LANE_BITS
 
     @property

@@ -151,7 +151,7 @@ class Part:
     def stretch(self, still_open: Sequence[bool]) -> tuple[Stretch, Words]:
         """Expand the next batch of the level.
 
-        Returns the results with the successors: mixed, sorted by heads, without duplicates.
+        Returns the results, and the successors in mixed form, sorted by heads and without duplicates.
         """
         fired = [0] * self.actions
         found: list[tuple[int, int | None, int]] = []
@@ -193,7 +193,7 @@ class Part:
         return sources
 
     def _leading_to(self, wanted: Words, chunk: Words) -> Iterator[tuple[int, int, int]]:
-        """(column of `wanted`, key of the state before, action index) of each step from the chunk to a wanted state."""
+        """Yield (column of `wanted`, key of the state before, action index) for each step into a wanted state."""
         made = _Traced(np.empty((self.words, chunk.shape[1] * self.actions), dtype=np.uint64))
         self.expand(chunk, [False] * self.properties, len, made.make, [0] * self.actions, [])
         columns = find(mixed(self._kept(made.words[:, : made.used])), wanted)
@@ -226,7 +226,7 @@ Before: TypeAlias = Callable[[Sequence[int], int], Sources]
 def runs_backwards(
     model: Model, witnesses: Sequence[Witness], before: Before, orbits: Orbits | None = None
 ) -> list[list[Action]]:
-    """The run to each witness, with its closing step if it has one. The states of these witnesses are keys."""
+    """The run to each witness, including its closing step if it has one. The states of these witnesses are keys."""
     wanted: dict[int, set[int]] = {}
     for witness in witnesses:
         wanted.setdefault(witness.depth, set()).add(_key(witness))

@@ -28,7 +28,7 @@ LEFT_OUT: Final = 0.25
 BATCH_RUNS: Final = 4096
 """The number of runs that advance in lockstep."""
 _NOBODY: Final = -1
-"""The index, instead of an action's, that marks a run that has ended."""
+"""This value in place of an action's index marks a run that has ended."""
 
 
 @define
@@ -69,7 +69,7 @@ class _Choice(Successors):
 
 @define
 class _Runs:
-    """Walks a model at random, many runs at a time, and records what decides a property.
+    """Runs a model at random, many runs at a time, and records the runs that decide a property.
 
     Invariant: `found` has for each witness in the ledger the actions that lead to it.
     """
@@ -135,7 +135,7 @@ def random_runs(
 ) -> dict[str, list[Action]]:
     """Map each decided property to the shortest run that decides it among those tried.
 
-    Tries `runs` runs of at most `steps` steps; equal seeds give equal runs. With `once`, no more runs begin when each
+    Tries `runs` runs of at most `steps` steps; equal seeds give equal runs. With `once`, no run begins after every
     property is decided. A run that violates a property loses the steps that it does not need (`python.shorten`), while
     a run that reaches a `sometimes` property keeps all its steps.
     """

@@ -220,7 +220,8 @@ class Plan:
     chunk_states: int
     stretch_states: int
     sorted_states: int
-    """The number of candidates before they are sorted and written, or of states of one range that are looked up."""
+    """The number of candidates that are sorted and written at once, and of states of one range that are looked up at
+    once."""
 
 
 def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: int) -> Plan:
@@ -289,7 +290,10 @@ class _Run:
 
 @define
 class SpillStore:
-    """Stores states in sorted runs. Invariant: no state is in two runs of `seen`; each is more than twice the next."""
+    """Stores states in sorted runs.
+
+    Invariant: no state is in two runs of `seen`, and each run is more than twice as long as the next run.
+    """
 
     width: int
     sorted_states: int

@@ -110,8 +110,8 @@ class Readers:
 class AnyProof:
     """A proof for any number of requests.
 
-    `proved_at` has the numbers of requests for which the solver was asked: together they cover every number.
-    `proved_at` is empty, with the reason in `why_not`, if the specification does not allow such a proof.
+    `proved_at` has the numbers of requests for which the solver was asked; the proofs for these numbers cover every
+    number. `proved_at` is empty, with the reason in `why_not`, if the specification does not allow such a proof.
     """
 
     proof: Proof
@@ -195,7 +195,7 @@ def _at_each(
     report: Report | None = None,
     record: Record | None = None,
 ) -> tuple[list[Outcomes], tuple[int, ...]]:
-    """The outcomes for each number of requests that is needed, and these numbers.
+    """The outcomes for each number of requests that the proof needs, and these numbers.
 
     The proof is repeated until the same statements are inductive for each number. The model for the greatest number is
     compared with the smaller models.

@@ -135,7 +135,7 @@ class NotTaken:
     features: tuple[str, ...]
     """The features that change the terms of these questions."""
     on: tuple[str, ...]
-    """Those of the features that are on in the combination."""
+    """The subset of `features` that is on in the combination."""
     questions: tuple[str, ...]
     """Each of these questions, as `action: statement`."""
 

@@ -61,7 +61,7 @@ class Obligation:
     token: str | None = None
     """For a `bounded` obligation: the run that breaks the property."""
     depth: int | None = None
-    """For a `bounded` obligation: the number of steps of that run, or of the longest runs tried."""
+    """For a `bounded` obligation: the number of steps of the run in `token`, or of the longest runs tried."""
     counterexample: Counterexample | None = None
 
 
@@ -78,7 +78,7 @@ class Proof:
     others are enough."""
 
     def verdict(self, name: str) -> Answer:
-        """The verdict on a property: proved if its last obligation is, refuted only by a run from the first state."""
+        """The verdict on a property: proved if its last obligation is proved, and refuted only by an actual run."""
         last = [obligation for obligation in self.obligations if obligation.property_name == name][-1]
         if last.verdict == "proved":
             return "proved"

@@ -213,7 +213,7 @@ def _junction(expression: Expression, bound: Bound) -> Expression:
 
 
 def _is_inside(part: Expression, slot: Slot, bound: Bound) -> bool:
-    """Whether swapping the slot with another leaves the part the same, so that the slot's quantifier goes inside."""
+    """Whether swapping the slot with another leaves the part the same; the slot's quantifier then goes inside."""
     others = [(slot[0], number) for number in range(SLOTS) if number != slot[1] and (slot[0], number) not in bound]
     return any(key(_swapped(part, slot, other)) == key(part) for other in others)
 
@@ -248,7 +248,7 @@ def _quantified(
 
 
 def _of_its_queue(op: str, body: Expression, letter: str) -> Expression | None:
-    """The statement without a quantifier, if a variable of it has the queue's number; None otherwise."""
+    """The statement without a quantifier, if the queue is the value of a variable in the statement; None otherwise."""
     if op != "or" or body[0] != "and":
         return None
     mine = ("letter", letter)

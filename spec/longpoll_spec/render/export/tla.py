@@ -230,7 +230,10 @@ class Module:
         return found
 
     def reading(self, before: str = "") -> Reading:
-        """The reading that replaces terms by calls of predicates: of all, or of those before the one named `before`."""
+        """The reading that replaces terms by calls of predicates: of all, or of those before the one named `before`.
+
+        A predicate's own definition uses only the predicates before it.
+        """
         pairs: list[tuple[Term, Expression]] = []
         for each, calls in self.calls:
             if each.name == before:

@@ -102,7 +102,7 @@ def _why_not(model: Model, name: str, outcome: Outcome) -> Grade:
 
 
 def is_inductive(answer: str) -> Grade:
-    """Grade statements with which the goal is inductive."""
+    """Grade the reader's statements, which must be inductive together with the goal."""
     model = open_law()
     mine = statements_of(answer, model)
     goal = select(properties_of(model), [GOAL])
@@ -139,7 +139,8 @@ PROOF: Final = (
 MUTANT_POLICY: Final = "strict"
 BOUNDS: Final = "tiny"
 LIMIT_STATES: Final = 100_000
-"""A change may make the state space infinite; violations appear long before this number of states."""
+"""The search stops at this many states, because a reader's change may make the state space infinite. Violations appear
+long before this number."""
 ACTION: Final = "hold"
 WANTED: Final = "deadline_is_its_pulls"
 MUTANT_A_PROGRAM: Final = "a changed docs/lessons/mutant.py"

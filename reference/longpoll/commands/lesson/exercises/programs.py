@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 1.0
 LATE_S: Final = 0.5
-"""Virtual time passes only when no thread can run, so a thread that ends later than this missed its wakeup."""
+"""A thread that ends later than this, in seconds of virtual time, missed its wakeup, because virtual time passes only
+when no thread can run."""
 PROGRAM: Final = Path("docs/lessons/poll.py")
 A_PROGRAM: Final = "a file with a class Mailbox, such as docs/lessons/poll.py"
 
@@ -93,7 +94,9 @@ def tried(path: Path, polls: int, switches_max: int) -> Tried:
             if found.first is None:
                 found.first, found.why = order, why
         if order.stuck:
-            break  # A program that loops forever does so in most schedules, and each of these schedules takes long.
+            # Stop at the first endless loop: such a program loops in most schedules, and each of these schedules takes
+            # long.
+            break
     return found
 
 

@@ -73,7 +73,7 @@ def found_again(answer: str) -> Grade:
 
 
 def predicted(answer: str, knob: str, base: str, name: str, bounds: str = "tiny", **numbers: int) -> Grade:
-    """Grade a claim about the values of a knob with which a policy keeps a property."""
+    """Grade a claim about which values of a knob make a policy keep a property."""
     closing = {
         value
         for value in settings_known(knob)
@@ -117,7 +117,7 @@ def closes_pull_request(answer: str) -> Grade:
 
 
 def only_hold(answer: str) -> Grade:
-    """Grade one knob with which strict-clone loses wakeups by a hold but not by a keep."""
+    """Grade one knob with which strict-clone violates `lost_by_hold` but not `lost_by_keep`."""
     policy = one_setting(answer, "strict-clone")
     if isinstance(policy, Grade):
         return policy
@@ -131,7 +131,7 @@ def only_hold(answer: str) -> Grade:
 
 
 def two_lost(answer: str) -> Grade:
-    """Grade a run after whose last step both requests are lost, by a keep."""
+    """Grade a run in which one put-back by a notifier loses the wakeups of both requests."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_keep")
     if step is None:
@@ -242,7 +242,7 @@ COMMIT: Final = "commit_never_regresses"
 
 
 def in_order(answer: str) -> Grade:
-    """Grade the values of commit with which no offset goes back."""
+    """Grade the values of the knob `commit` with which no committed offset goes back."""
     return predicted(answer, "commit", "rocketmq-5", COMMIT, "commits", requests=1)
 
 
