@@ -146,7 +146,7 @@ def judge(
 ) -> Result | FrameResult:
     """Judge recorded histories together, and report each violated property with its reason.
 
-    The judgement of a DataFrame runs on its Spark session once its verdict or one of its tables is asked for.
+    A DataFrame is judged on its Spark session, but only when you first read the verdict or a table of the result.
 
     Args:
         histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`, or a list of them; or one

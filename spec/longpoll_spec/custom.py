@@ -420,7 +420,7 @@ class _Located:
 
     path: str
     line: int
-    """The line to report if no line of the file is in the traceback."""
+    """The line to report if the traceback has no line of the file."""
 
     def __enter__(self) -> None:
         """Do nothing."""

@@ -184,7 +184,7 @@ def reads(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Bool:
 
 
 def has_messages(queue: CoreQueue) -> Bool:
-    """Whether the queue has a message that the group has not popped."""
+    """Whether the queue has a message that the consumer group has not popped."""
     return popped[queue] < queue.visible_end
 
 
@@ -194,7 +194,7 @@ def is_locked(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Bool:
 
 
 def finds(state: CoreState, request: CoreRequest) -> Bool:
-    """Whether there is a message for the request."""
+    """Whether a read would find a message for the request."""
     own = any_of(reads(state, queue, request) & has_messages(queue) for queue in state.queues)
     return own | retry.is_(RETRIES.index("visible"))
 
@@ -526,7 +526,7 @@ def is_offered(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def is_due(state: CoreState, request: CoreRequest) -> Bool:
-    """Whether a thread at the key of the request may take it."""
+    """Whether a thread that wakes requests is at the request's key and may take the request."""
     return is_called(state, request) | is_told(state, request) & ~refuses[request]
 
 

@@ -169,9 +169,6 @@ def _write(language: str, words: Sequence[str], *, as_json: bool) -> None:
     say(f"\nNext: cd {words[0]} && {run}\nFor another program, replace {RIGHT} by its name, such as {faulty.name}.")
 
 
-# -- shown -----------------------------------------------------------------------------------------------------------
-
-
 def _show(search: Search, *, was_stopped: bool, is_replay: bool, begun_s: float, as_json: bool) -> None:
     code = Exit.OK
     if search.finding is not None:

@@ -180,7 +180,7 @@ def notify_end(state: State, queue: Queue) -> Step:
 
 
 def comes_to(state: State, queue: Queue) -> Bool:
-    """Whether the scanner may visit the queue now, at the start of a round or within one."""
+    """Whether the scanner may take this queue next, at the start of a round or within a round."""
     return state.round_is_due | (state.running & state.scanner.at(IDLE) & queue.unscanned)
 
 
