@@ -39,7 +39,7 @@ class BrokerProcess:
         self._is_well = is_well
         self._process: subprocess.Popen[bytes] | None = None
         with ExitStack() as undo:
-            # End the broker also after Ctrl-C during the wait.
+            # End the broker also if Ctrl-C interrupts the wait for its start.
             undo.callback(self.end)
             self.restart()
             undo.pop_all()
@@ -53,7 +53,7 @@ class BrokerProcess:
         self.end()
 
     def restart(self) -> None:
-        """End the broker and start it again. Raises the same errors as the first start."""
+        """End the broker and start it again. Raises StartError or SilentError, as the first start does."""
         self.end()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own command

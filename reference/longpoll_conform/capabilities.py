@@ -40,7 +40,7 @@ class IntendedDifference:
 
     why: str
     code: int
-    """The required response code."""
+    """The response code that the policy requires instead of the recorded one."""
 
 
 STRICT: Final[Mapping[str, IntendedDifference]] = MappingProxyType(
@@ -76,7 +76,7 @@ STRICT: Final[Mapping[str, IntendedDifference]] = MappingProxyType(
 
 
 def intended_difference(policy: str) -> Mapping[str, IntendedDifference]:
-    """The intended differences of a policy, by the vector's id."""
+    """Return the intended differences of a policy from the recorded version, by the vector's id."""
     return STRICT if policy.startswith("strict") else {}
 
 
@@ -95,14 +95,14 @@ SHOWN_MS: Final = 3_000
 """How long a working broker may take until a pull finds an acknowledged message."""
 SYSTEM_ERROR, NO_PERMISSION = 1, 16
 STORED: Final = frozenset({0, 10, 11, 12})
-"""The response codes of a stored message. With codes 10 to 12, a disk or a slave was slow."""
+"""The response codes which mean that the message was stored. With codes 10 to 12, a disk or a slave was slow."""
 RUNTIME_INFO: Final = 28
 DEFAULT: Final = "rocketmq-5"
 """The policy for a broker of an unknown version: the newest recorded release."""
 FIRST_OF_5: Final = 412
 """The ordinal of V5_0_0_SNAPSHOT in `MQVersion`. All lower ordinals are version 4.9 or older."""
 OLDEST: Final = 1
-"""The lowest ordinal of a release; 0 means that the version is missing."""
+"""The lowest ordinal of a release. An answer with ordinal 0 reports no version."""
 SHOWN_MAX: Final = 60
 """The maximum length of the broker's own text in a message."""
 _NAME: Final = re.compile(r"[Vv]?(\d{1,3})[_.](\d{1,3})(?:[_.]|$)")
@@ -136,7 +136,7 @@ def pull_fields(topic: str, *, queue: int = 1, offset: int = 0, hold_ms: int = 0
 
 
 def ask(place: Place, code: int, fields: Fields, body: bytes = b"") -> tuple[Mapping[str, Any] | None, float]:
-    """Send one request on a new connection; return the answer (None if unanswered) and its time in milliseconds.
+    """Send a request on a new connection; return the answer (None if unanswered) and the response time in milliseconds.
 
     Raises SilentError if the broker cannot be reached.
     """
@@ -159,7 +159,8 @@ def code_of(place: Place, code: int, fields: Fields, body: bytes = b"") -> int |
 def find_names(place: Place) -> bool:
     """Read the broker's name and cluster from its name server; return whether a name server answered.
 
-    A broker that has just started may not be registered yet, so the query is repeated for up to `KNOWN_S`.
+    A broker that has just started may not be registered yet, so the function queries the name server for up to
+    `KNOWN_S`.
     """
     end_s = time.monotonic() + KNOWN_S
     is_there, is_known = _names(place)
@@ -185,8 +186,8 @@ def _names(place: Place) -> tuple[bool, bool]:
         address = f"{place.broker[0]}:{place.broker[1]}"
         brokers = lenient_json((answer or {})["body"])["brokerAddrTable"]
         mine = [name for name, broker in brokers.items() if address in broker["brokerAddrs"].values()]
-        # A broker behind a proxy has another address. If it is the only registered broker, take it; otherwise it is
-        # unknown.
+        # A broker behind a proxy has another address. If only one broker is registered, take its name; otherwise the
+        # name is unknown.
         for name in mine or (brokers if len(brokers) == 1 else ()):
             place.broker_name, place.cluster = str(name), str(brokers[name]["cluster"])
             return True, True
@@ -223,11 +224,11 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
 
 
 Health = tuple[int | None, int | None, int | None]
-"""The response codes to a topic's creation, a send (0 if stored) and a pull of the message; None if unanswered."""
+"""The response codes to three requests: create a topic, send (0 if stored), pull the message. None for no answer."""
 
 
 def health(place: Place, run: str) -> Health:
-    """The broker's answers to the three requests on which every other test depends."""
+    """Create a topic, send a message and pull it: every other test depends on these requests."""
     topic = f"twell{run}"
     asked = (
         (17, topic_fields(topic), b""),
@@ -261,13 +262,13 @@ class Identity:
     policy: str
     """A preset for which answers were recorded."""
     how: How
-    """Whether the user, the policy or version that the broker reports, or the default decided."""
+    """What decided the policy: the user, the policy or version that the broker reports, or the default."""
     why: str
-    """Completes the sentence "POLICY, because ..."."""
+    """The reason for the policy, which completes the sentence "POLICY, because ..."."""
     version: str = ""
     """The version that the broker reports; empty if it reports none."""
     knobs: tuple[str, ...] = ()
-    """Knobs as `NAME=VALUE` in which a longpoll broker reports to differ from its preset."""
+    """The knobs in which a longpoll broker reports to differ from its preset, as `NAME=VALUE`."""
 
 
 def given(policy: str) -> Identity:
@@ -276,7 +277,10 @@ def given(policy: str) -> Identity:
 
 
 def identify(place: Place) -> Identity:
-    """Ask the broker for its version. Raises SilentError if it cannot be reached."""
+    """Ask the broker for its version, and return the policy to compare it with.
+
+    Raises SilentError if the broker cannot be reached.
+    """
     answer, _after_ms = ask(place, RUNTIME_INFO, {})
     table = _table(answer)
     reported, name = table.get("longpollPolicy", ""), table.get("brokerVersionDesc", "")
@@ -298,7 +302,7 @@ def _by_policy(reported: str, version: str) -> Identity | None:
         return None
     try:
         policy_named(reported)
-    except UserError:  # The knobs of a newer broker may be unknown; then its version decides.
+    except UserError:  # A newer broker may report unknown knobs; then the version that it reports decides.
         return None
     return Identity(preset, "policy", f"the broker reports that it runs policy {reported}", version, tuple(knobs))
 

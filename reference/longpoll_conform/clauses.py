@@ -1,9 +1,9 @@
 """The clauses: all requirements on an implementation of the pull path and related requests.
 
-Ids are permanent: the number of a removed clause stays unused. Each clause names the vectors that demonstrate it
+Ids are permanent: the number of a removed clause stays unused. Each clause lists the vectors that demonstrate it
 (`vectors`). Codes in sentences are response codes.
 
-Some clauses are not demonstrated by a recorded conversation. A load test and a race test check them (`SEEN`) as
+Some clauses have no recorded conversation. A load test and a race test check these clauses (`SEEN`). They are
 properties of the specification and the judge, with the same names: see `longpoll.verification.under_load`.
 """
 
@@ -243,11 +243,11 @@ OF_LOAD: Final = "load-"
 OF_RACE: Final = "race-"
 CROWD: Final = "crowd"
 POLLS: Final = tuple(name for clause, *_, names in _ROWS for name in names.split() if clause.startswith("POLL-"))
-"""The checks of long polling itself, each with a hold in milliseconds or with thousands of pulls."""
+"""The names of the checks of long polling itself. Each uses a hold in milliseconds or thousands of pulls."""
 POPS: Final = tuple(name for clause, *_, names in _ROWS for name in names.split() if clause.startswith("POP-"))
 """The checks of pops and notifications."""
 SEEN: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith((OF_LOAD, OF_RACE)))
-"""The checks of the load test and the race test: `load-` or `race-`, followed by a property or by `delivered`."""
+"""The names of the checks of the load test and the race test: `load-` or `race-`, then a property or `delivered`."""
 
 PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]]] = MappingProxyType(
     {
@@ -263,7 +263,7 @@ PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]
 LACKING: Final[Mapping[str, frozenset[Capability]]] = MappingProxyType(
     {name: frozenset({"sql92"}) for name in ("PULL-SQL-1", "PULL-TAG-10", "COMMIT-2")}
 )
-"""Maps clauses to the capabilities with which their vectors are not played."""
+"""Maps a clause to the capabilities that a broker must lack to play the clause's vectors."""
 
 
 def _needs(name: str) -> frozenset[Capability]:

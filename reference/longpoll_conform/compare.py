@@ -1,4 +1,4 @@
-"""Compare recorded answers with those of a broker; report each difference as a sentence with its place in the answer.
+"""Compare recorded answers with those of a broker; report each difference and its position in the answer as a sentence.
 
 The comparison covers code, flag, presence of a remark, extension fields, messages, JSON bodies, pushes and times. It
 ignores values that depend on the run (log offsets, store times, addresses) and the texts of remarks.
@@ -31,9 +31,9 @@ from longpoll_conform.export import (
 )
 
 PROMPT_MS: Final = 900
-"""How late an answer may arrive that was recorded as prompt; a busy host needs this tolerance."""
+"""How late an answer may arrive if its recorded answer was prompt; a busy host needs this tolerance."""
 SHOWN: Final = 120
-"""The maximum length of a value in a sentence."""
+"""The maximum number of characters of a value in the sentence about a difference."""
 Variables = Mapping[str, str]
 
 
@@ -42,7 +42,7 @@ class Difference:
     """A difference between an expected and a received answer."""
 
     where: str
-    """The step and the place in its answer, such as `response.extFields.nextBeginOffset`."""
+    """The step and the position in the answer to this step, such as `response.extFields.nextBeginOffset`."""
     expected: str
     got: str
 
@@ -60,7 +60,7 @@ def compare(
 ) -> list[Difference]:
     """Return all differences of a played case from the recorded case.
 
-    `recorded_as` and `found_as` contain the names of the recorded and the tested broker.
+    `recorded_as` and `found_as` contain the names of the recorded broker and of the tested broker.
     """
     found = [Difference("conversation", "to go on", error) for error in got.get("errors", ())]
     vary = set(expected.get("normalised", ()))
@@ -93,7 +93,7 @@ class _Sides:
     def step(
         self, where: str, part: str, one: Mapping[str, Any], other: Mapping[str, Any], vary: set[str]
     ) -> Iterator[Difference]:
-        """Compare a step other than the request; in a preparation, compare only the response code."""
+        """Compare a recorded step with the played step; in a preparation, compare only the response code."""
         if "failed" in other and "failed" not in one:
             yield Difference(where, f"the queue to come to {one['until_max_offset']}", f"{other['failed']}")
         if "response" not in one:
@@ -119,7 +119,7 @@ class _Sides:
 
 
 def differences(where: str, pattern: Any, value: Any, names: Variables) -> Iterator[Difference]:
-    """Return the differences of a value from a pattern. A whole answer must have the form of `seen`."""
+    """Return the differences of a value from a pattern. Convert a whole answer with `seen` before the call."""
     if isinstance(pattern, Mapping) and value in (SILENCE, CLOSED) and pattern != value:
         yield Difference(where, _text(pattern), _text(value))
     elif isinstance(value, Mapping) and UNREADABLE in value:

@@ -1,7 +1,7 @@
 """One connection to the broker under test, which records every byte in both directions; and a latency probe (`Echo`).
 
-A separate thread reads, so that the time of an answer is its arrival. `play` sends the requests. A slow answer is the
-broker's fault only if the broker answered the smallest request of the probe faster at that time.
+A separate thread reads, so the recorded time of an answer is its arrival time. `play` sends the requests. A slow answer
+is the broker's fault only if the broker answered the small requests of the probe faster at that time.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ CONNECT_S: Final = 5.0
 SEND_S: Final = 10.0
 JOIN_S: Final = 2.0
 AFTER_S: Final = 0.25
-"""After the last step, how long a broker that leaves a connection open may still send on it."""
+"""How long to read after the last step of a conversation if the broker leaves the connection open."""
 UNASKED_S: Final = 1.0
 """After an answer that matches no request, how long to wait for another answer."""
 FRAMES_MAX: Final = 400
 """The maximum number of recorded frames of one connection; a vector has tens. Later frames are dropped."""
 PERIOD_S: Final = 0.05
 ANSWER_S: Final = 10.0
-"""If the broker is silent for longer, it is not slow but broken, which other clauses report."""
+"""A broker that is silent for longer is not slow but broken, and other clauses report this."""
 REQUEST: Final = {"code": 30, "extFields": {"topic": "echo", "queueId": "0"}, "body": b""}
-"""The smallest request, which asks for the end of a queue. Any answer counts, even that the topic does not exist."""
+"""The smallest request, which asks for the end of a queue. Any answer counts, even an error for a missing topic."""
 SLOW_MS: Final = 250.0
 """An echo that takes longer than this explains why an answer or a step was late."""
 COARSE_MS: Final = 1_000.0
-"""If an echo takes longer than this, no answer at that time proves that the broker is prompt."""
+"""If an echo takes longer than this, an answer at that time cannot show that the broker is prompt."""
 TOO_SLOW: Final = "the machine was too slow to tell"
 REMEDY: Final = "run it again on an idle machine next to the broker, or this clause alone with --only"
 
@@ -56,7 +56,7 @@ class RecordedFrame:
     at_ms: float
     """Milliseconds since the start of the conversation."""
     line: str
-    """The connection's name."""
+    """The name of the connection."""
     way: Literal["sent", "came", "closed"]
     content: bytes
     """The whole frame with its length, or the bytes that are not a frame."""
@@ -69,7 +69,7 @@ class Answer:
     command: Mapping[str, Any] | None
     """The decoded command; None if no answer arrived or the connection was closed."""
     at_s: float
-    """When the frame arrived, in seconds of the monotonic clock; the end of the wait if no frame arrived."""
+    """When the frame arrived, in seconds of the monotonic clock; if no frame arrived, the end of the wait."""
 
 
 def _opaque_of(one: RecordedFrame) -> int | None:
@@ -97,10 +97,10 @@ class Conversation:
 
 
 class Connection:
-    """A connection. Invariant: `_answers` and `pushes` have the received commands that no caller has taken yet."""
+    """A connection. Invariant: `_answers` and `pushes` contain the received commands that no caller has taken yet."""
 
     def __init__(self, name: str, address: Address, conversation: Conversation) -> None:
-        """Connect. Raises SilentError."""
+        """Connect. Raises SilentError if the broker cannot be reached."""
         self.name = name
         self.pushes: list[Mapping[str, Any]] = []
         self.is_closed = False
@@ -129,7 +129,7 @@ class Connection:
         self._reader = spawn(f"conform-{name}", self._read)
 
     def ask(self, request: Mapping[str, Any], serialize: str = "JSON") -> int:
-        """Send a request; return its opaque (request id). Raises SilentError."""
+        """Send a request; return its opaque (request id). Raises SilentError if the broker accepts no data."""
         with self._writing:
             self._opaque += 1
             opaque = self._opaque
@@ -138,7 +138,7 @@ class Connection:
         return opaque
 
     def send_bytes(self, content: bytes, opaque: int) -> None:
-        """Send raw bytes, whose answer is expected to have this opaque (request id). Raises SilentError."""
+        """Send raw bytes, and expect an answer with this opaque (request id). Raises SilentError."""
         with self._writing:
             self._asked.add(opaque)
             self._may_be_any = True
@@ -154,7 +154,8 @@ class Connection:
     def wait(self, opaque: int, timeout_s: float) -> Answer:
         """Wait for the answer to a request.
 
-        After an answer that matches no request, wait only `UNASKED_S`, because it may be this answer with a wrong id.
+        After an answer that matches no request, wait only `UNASKED_S` longer, because the broker may have answered this
+        request with a wrong id.
         """
         end_s = time.monotonic() + timeout_s
         with self._came:
@@ -169,13 +170,13 @@ class Connection:
 
     @property
     def missing(self) -> str:
-        """The reason why no answer arrived, as text."""
+        """Return the reason why no answer arrived, as text."""
         if self.unasked:
             return f"{NO_ANSWER}, but one with opaque {self.unasked[0]}, which no request has,"
         return f"{NO_ANSWER} and a closed connection" if self._is_cut else NO_ANSWER
 
     def frames_of(self, opaque: int) -> tuple[RecordedFrame, ...]:
-        """The recorded frames of a request and its answers, and the frames that match no request."""
+        """Return the recorded frames of a request and its answers, and the frames that match no request."""
         return tuple(one for one in self._conversation.spoken if _opaque_of(one) in {opaque, None, *self.unasked})
 
     def hear_out(self) -> None:
@@ -186,7 +187,7 @@ class Connection:
         self._reader.join(AFTER_S)
 
     def close(self) -> None:
-        """Close the connection, and wait for its thread."""
+        """Close the connection, and wait until its reading thread ends."""
         self._is_hung_up = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -249,7 +250,8 @@ class Connection:
 class Echo:
     """Measures the broker's latency with small requests until `close`.
 
-    Invariant: `_took` has the arrival time of each answer, and its latency from when its request was due.
+    Invariant: `_took` contains the arrival time and the latency of each answer. A latency counts from the time at which
+    the request was due.
     """
 
     def __init__(self, broker: Address) -> None:
@@ -262,7 +264,7 @@ class Echo:
         self._thread = spawn("conform-echo", self._run)
 
     def worst_ms(self, since_s: float = 0.0, until_s: float = math.inf) -> float:
-        """The longest latency in an interval of the monotonic clock, in ms; a pending echo counts as well."""
+        """The longest latency in an interval of the monotonic clock, in ms. An open request counts too."""
         open_s = time.monotonic() - self._due_s if self._due_s <= until_s else 0.0
         took = tuple(self._took)
         return 1000 * max(0.0, open_s, *(each for at_s, each in took if at_s >= since_s and at_s - each <= until_s))
@@ -272,12 +274,12 @@ class Echo:
         return 1000 * statistics.median([0.0, *(took_s for _at_s, took_s in tuple(self._took))])
 
     def close(self) -> None:
-        """Stop the measurement, and wait for its thread."""
+        """Stop the measurement, and wait until its thread ends."""
         self._ended.set()
         self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
-        # Connect again after a connection has ended, because the broker may be restarted.
+        # Connect again after a connection has ended, because the suite may restart the broker.
         while not self._ended.wait(PERIOD_S):
             with (
                 suppress(SilentError),

@@ -1,17 +1,17 @@
 """The vectors as self-contained files for other programs: lines of JSON, the clauses, and a page about both.
 
 The files state explicitly what the recordings leave to the player: which answer to wait for and how long, the expected
-answer, and its time window. Topic and group names contain `${run}`, which stands for six letters or digits per playing.
-Format of the steps: `docs/conformance.md`. An expected answer is a pattern with its allowed variations. Special texts
-in a pattern:
+answer, and its time window. Topic and group names contain `${run}`, for which a player inserts six letters or digits
+that it has not used before. Format of the steps: `docs/conformance.md`. An expected answer is a pattern with its
+allowed variations. Special texts in a pattern:
 
     <any>          any value, but not a missing one
     <address>      an IPv4 address with its port
     <ids N>        N message ids with commas between them, each 32 or 56 hexadecimal digits
     ${name}        the value of a variable: brokerName, cluster, or one that a step saved
 
-`{"<set>": [...]}` matches a list in any order, and `{"<begin>": [...]}` a list that begins so. An object must have
-exactly the names of its pattern; `{"<some>": {...}}` matches an object that may have more names.
+`{"<set>": [...]}` matches a list in any order, and `{"<begin>": [...]}` a list that begins with these values. An object
+must have exactly the names of its pattern; `{"<some>": {...}}` matches an object that may have more names.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Names = Mapping[str, str]
 def pattern_of(answer: Mapping[str, Any] | None, vary: AbstractSet[str], names: Names) -> dict[str, Any]:
     """Return the pattern of a recorded answer; fields in `vary` may have any value.
 
-    The pattern replaces the broker's and cluster's values in `names` with variables.
+    The pattern contains variables instead of the broker's name and the cluster's name in `names`.
     """
     if not answer or "closed" in answer:
         return dict(CLOSED if answer else SILENCE)
@@ -67,7 +67,7 @@ def pattern_of(answer: Mapping[str, Any] | None, vary: AbstractSet[str], names: 
     }
     body = _body(found["body"], vary, names)
     if "batch.visible" in vary:
-        # How much of a burst the answer contains depends on when the woken pull reads the queue.
+        # The number of messages in the answer depends on when the woken pull reads the queue.
         fields |= {name: ANY for name in ("nextBeginOffset", "maxOffset") if name in fields}
         body = {"records": {BEGIN: body["records"][:1]}} if "records" in body else body
     pattern = {**found, "extFields": fields, "body": body}
@@ -145,13 +145,13 @@ def masked(value: Any, names: Names) -> Any:
 
 
 def _form(ids: str) -> str:
-    """Replace a list of ids with its number of ids; any other text is unchanged."""
+    """Replace a list of ids with `<ids N>`, where N is the number of ids; return any other text unchanged."""
     parts = ids.split(",")
     return f"<ids {len(parts)}>" if all(map(_ID.fullmatch, parts)) else ids
 
 
 def fits(pattern: str, text: Any, names: Names) -> bool:
-    """Whether a value matches the text of a pattern."""
+    """Whether a value matches a text in a pattern, such as `<any>`."""
     if pattern == ANY:
         return True
     if not isinstance(text, str):
@@ -173,8 +173,8 @@ def filled(text: str, names: Names) -> str:
 def flat(pattern: Any, place: str = "") -> dict[str, str]:
     """Flatten a pattern into texts by their paths: names and indices joined by points, without `body`.
 
-    The path `#` has the size of an object with exactly the pattern's names, or of a complete list. Lists in any order
-    are sorted by the texts of their values.
+    The path `#` has the size of an object that may have no other names, or of a complete list. Lists that match in any
+    order are sorted by the texts of their values.
     """
     if not isinstance(pattern, Mapping | list):
         return {place: pattern if isinstance(pattern, str) else json.dumps(pattern)}
@@ -193,19 +193,19 @@ def flat(pattern: Any, place: str = "") -> dict[str, str]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the sort key of a value in a list in any order: its texts, in the order of their paths."""
+    """Return the texts of a value in the order of their paths, as a sort key for lists that match in any order."""
     return [text for _place, text in sorted(flat(value).items())]
 
 
 FORMAT: Final = 2
 RUN: Final = "${run}"
-"""The placeholder for six letters or digits. The placeholder has six characters too, so that names keep their length.
-"""
+"""The placeholder for six letters or digits. It has six characters too, so names keep their length."""
 PLACE: Final = "place"
-"""A value to save from an answer with a message id: the log position, which is the last 16 digits of the id."""
+"""The name of a value that a step saves from an answer: the log position, which is the last 16 digits of a message id.
+"""
 GET_MAX_OFFSET: Final = 30
 SCAN: Final = "scan"
-"""The requirement of a vector whose recorded answer came from the five-second scan."""
+"""The name of a requirement: the vector's recorded answer came from RocketMQ's five-second scan."""
 ANSWER_MS: Final = 10_000
 JOIN_MS: Final = 16_000
 UNTIL_MS: Final = 8_000
@@ -261,7 +261,7 @@ class _Playing:
         self._opaques = itertools.count(1)
 
     def step(self, step: Mapping[str, Any], name: str, *, of_preparation: bool = False) -> Iterator[Step]:
-        """Yield the exported steps of a recorded step; in a preparation, they expect only the response code."""
+        """Yield the exported steps of a recorded step. The steps of a preparation expect only the response code."""
         if "sleep_ms" in step or "close" in step:
             yield {"close": step["close"]} if "close" in step else {"sleepMs": step["sleep_ms"]}
         elif "until_max_offset" in step:
@@ -317,7 +317,7 @@ class _Playing:
         """Return a request's frame as pieces of text and bytes, and as a readable command."""
         serialize = step.get("serialize", self._case.get("serialize", "JSON"))
         if _USED.search(json.dumps(step.get("extFields"))):
-            # Only a text header can contain parts without a fixed length.
+            # A header in RocketMQ's binary format cannot contain parts whose length is not fixed, so use JSON.
             serialize = "JSON"
         opaque = next(self._opaques)
         command = {key: step[key] for key in ("code", *_COPIED) if key in step}
@@ -346,7 +346,7 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _saved(how: Sequence[Any]) -> str:
-    """Return the path of the answer's value to save as a variable."""
+    """Return the path of the value in the answer that is to be saved as a variable."""
     if how[0] == "ext":
         return f"extFields.{how[1]}"
     return PLACE if how[0] == "msgid_phys" else f"records.{how[1]}.{how[2]}"
@@ -362,7 +362,7 @@ def _named(value: Any) -> Any:
 
 
 def _sized(named: dict[str, Any]) -> dict[str, Any]:
-    """Adjust the body lengths in a pattern to the names of a run."""
+    """Adjust the body lengths in a pattern to the length of the names that contain `${run}`."""
     records = named.get(SOME, {}).get("body", {}).get("records", [])
     for record in records[BEGIN] if isinstance(records, Mapping) else records:
         if "body" in record[SOME]:
@@ -371,7 +371,7 @@ def _sized(named: dict[str, Any]) -> dict[str, Any]:
 
 
 MARK: Final = "@CAPABILITIES@"
-"""The placeholder of the table of capabilities in the page."""
+"""The placeholder for the table of capabilities in the exported page."""
 
 
 def files(version: str) -> Mapping[str, str]:

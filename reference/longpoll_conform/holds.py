@@ -1,11 +1,11 @@
 """The first clauses: whether a broker holds pulls, wakes them, and answers them at their deadline.
 
-Tests with a single pull use their own connection and topic, and crowds of pulls find rare faults. All tests run at the
-same time, so the longest hold decides how long the clauses take. Each answer has an earliest and a latest time. A
-recorded conversation cannot test these clauses: its holds are short, and the five-second scan of RocketMQ permits every
-answer time up to five seconds. The races that RocketMQ's presets declare cannot explain a lost wakeup here, because
-each pull was held well before its message. The same tests apply to other requests that a broker holds, each of them a
-`Kind` (pops: `pops`).
+Tests with a single pull use their own connection and topic; a crowd, which is many concurrent pulls, finds rare faults.
+All tests run at the same time, so the longest hold decides how long the clauses take. Each answer has an earliest and a
+latest time. A recorded conversation cannot test these clauses: its holds are short, and the five-second scan of
+RocketMQ permits every answer time up to five seconds. The races that RocketMQ's presets declare cannot explain a lost
+wakeup in these tests, because each pull was held well before its message. The same tests apply to other requests that a
+broker holds, each of them a `Kind` (pops: `pops`).
 
 Source: `PullRequestHoldService.java` and `DefaultMQPushConsumerImpl.BROKER_SUSPEND_MAX_TIME_MILLIS` 4.9.
 """
@@ -41,57 +41,58 @@ from longpoll_conform.play import Place
 from longpoll_conform.suite import Result, Seen
 
 HELD_PART: Final = 4
-"""If the broker answers in the first quarter of a hold, it does not hold the pull."""
+"""A broker that answers within this part (a quarter) of the requested hold does not hold the pull."""
 WOKEN_PART: Final = 3
-"""The message is sent after a third of a hold, but at most one second after the pull."""
+"""The message that wakes a pull is sent after a third of the hold, at most one second after the pull."""
 SCAN_MS: Final = 5_000
-"""How much later an answer may arrive if RocketMQ's scan sends it."""
+"""How much later an answer may arrive if RocketMQ's five-second scan sends it."""
 LATE_MS: Final = 1_500
 """How late an answer may arrive, in addition to `ECHOES` times the longest echo."""
 ECHOES: Final = 2
-"""The factor from an echo's latency to that of an answer, because a wake crosses threads about twice as often."""
+"""How many times the latency of an echo an answer may take, because a wake crosses threads about twice as often."""
 EARLY_MS: Final = 20
-"""The granularity of clocks."""
+"""How early an answer at the deadline may arrive, because clocks have a limited granularity."""
 FOUND = 0
 QUEUES: Final = 4
 LINES: Final = 4
-"""The number of connections of a crowd."""
+"""The number of connections over which a crowd of pulls is distributed."""
 FRAMES_MAX: Final = 1 << 20
-"""The limit is high enough to keep every frame of a crowd, so that the report can show a rare fault."""
+"""The maximum number of recorded frames: enough for every frame of a crowd, so that the report can show a rare fault.
+"""
 AT_ONCE: Final = 97
 """After this many pulls, the test sends another request and waits for its answer, on each connection in turn."""
 HOLD_MS: Final = 15_000
 SETTLED_S: Final = 0.3
-"""How long the pulls of a round are held before their message is sent."""
+"""How long the pulls of a round are held before the message that wakes them is sent."""
 ROUNDS_S: Final = 60.0
-"""No round begins after this time. On a slow host, too few rounds fit and the clause stays untested."""
+"""No round begins later than this. On a slow host, too few rounds fit, and the clause stays untested."""
 FIRST_MS: Final = 500
 """The shortest hold in the crowd."""
 LIMIT_MS: Final = 2_000
-"""The hold of the requests with one key."""
+"""The hold of the requests in the test of the broker's limit for one key."""
 PUNCTUAL_MS: Final = 200
-"""The maximum lateness of the most punctual answer in a crowd."""
+"""How late the most punctual answer in a crowd may be."""
 APART_MS: Final = 500
 LATER: Final = 50
 OVERTAKEN: Final = 10
 """A pull counts as forgotten if this many pulls with clearly later deadlines were answered well before it."""
 Breach = tuple[str, str]
-"""The expected and the received answer as texts."""
+"""A violation of a clause: the expected and the received answer as texts."""
 
 
 @frozen
 class Crowd:
-    """Numbers of pulls that find rare faults: 3,000 pulls show a fault in one of 1,000 wakes with 95 %."""
+    """The numbers of concurrent pulls: 3,000 pulls find a fault in one of 1,000 wakes with 95 % probability."""
 
     rounds: int = 8
     wakes: int = 1_024
     """In each round, the number of pulls that wait at the same time for a message."""
     deadlines: int = 3_000
     spread_ms: int = 6_000
-    """Longer than a period of RocketMQ's scan, so that some deadlines pass shortly before a scan and some shortly
-    after."""
+    """The interval over which the deadlines are spread. It is longer than a period of RocketMQ's scan, so that some
+    deadlines pass shortly before a scan and some shortly after."""
     at_limit: int = 0
-    """A number of requests with one key that exceeds the broker's limit."""
+    """The number of requests with one key, which exceeds the broker's limit; 0 for no such test."""
 
 
 @frozen
@@ -101,16 +102,17 @@ class Kind:
     nouns: str
     code: int
     fields: Callable[[str, int, int, int], Fields]
-    """Returns the request fields for a topic, number in the crowd, round and hold in milliseconds."""
+    """Returns the fields of a request. Parameters: topic, number in the crowd, round, hold in milliseconds."""
     crowd: Crowd
     at_deadline: int
     """The response code at the deadline."""
     no_room: int
-    """The response code if too many requests wait."""
+    """The response code if the broker already holds too many requests."""
     told: Callable[[Mapping[str, Any]], int] = lambda answer: int(answer["code"])
-    """Returns the response code of an answer."""
+    """Returns the response code for an answer; a notification reports its result in other fields."""
     is_of_all: bool = False
-    """Whether a message of any queue wakes the request; then the round chooses the queue of the message."""
+    """Whether a message in any queue wakes the request. If so, the round's number determines the queue of the message.
+    """
     early_ms: int = EARLY_MS
 
 
@@ -131,7 +133,7 @@ class _Pull:
     line: Connection
     opaque: int
     queue: int
-    """The queue of the message that wakes it."""
+    """The queue of the message that wakes this pull."""
     hold_ms: int
     asked_s: float
     sent_ms: float | None = None
@@ -164,7 +166,7 @@ class _Pull:
         return f"{self.line.missing} within {when}" if self.code is None else f"{self.code} after {when}"
 
     def not_held(self) -> Breach | None:
-        """Return a breach if the broker answered the pull at once instead of holding it."""
+        """Return a breach if the broker answered at once instead of holding the pull."""
         least_ms = self.hold_ms // HELD_PART
         first_ms = least_ms if self.sent_ms is None else min(least_ms, self.sent_ms)
         is_early = self.code is not None and self.after_ms <= first_ms
@@ -202,7 +204,7 @@ class _Tester:
     def pulls(
         self, lines: Sequence[Connection], holds: Sequence[int], offset: int = 0, *, one_key: bool = False
     ) -> list[_Pull]:
-        """Send a crowd of pulls no faster than the broker reads them, because their holds begin when it reads them."""
+        """Send a crowd of pulls no faster than the broker reads them, because a hold begins at the read."""
         found = []
         for number, hold_ms in enumerate(holds):
             line = lines[number // QUEUES % LINES]
@@ -225,9 +227,9 @@ class _Tester:
         return [stack.enter_context(closing(line)) for line in made]
 
     def wait(self, pull: _Pull, most_ms: float | None = None) -> None:
-        """Wait for an answer, at most `most_ms`.
+        """Wait for the answer to a pull, at most `most_ms`.
 
-        The default is the longest time that the answer may take, which grows if the latency grows meanwhile.
+        The default is the latest time at which the answer may arrive, which moves back if the latency grows meanwhile.
         """
         while pull.code is None and not pull.line.is_closed:
             last_ms = self._last_ms(pull) if most_ms is None else most_ms
@@ -249,7 +251,7 @@ class _Tester:
         return pull.not_held() or (f"{code} from {first_ms:.0f} to {last_ms:.0f} ms", pull.got)
 
     def doubt(self) -> str:
-        """Why answers in time prove nothing; empty if they prove the clause."""
+        """Return why punctual answers prove nothing on this host; empty if they prove the clause."""
         worst_ms = self.echo.worst_ms()
         return too_slow(worst_ms) if worst_ms > COARSE_MS else ""
 
@@ -276,7 +278,7 @@ class _Tester:
         test = _Test(f"a hold of {pull.hold_ms} ms", [(pull, breach)] if breach else [])
         least_ms = pull.hold_ms - self.kind.early_ms
         if pull.code == self.kind.at_deadline and pull.sent_ms and pull.stored_ms > least_ms <= pull.after_ms:
-            # The message arrived after the deadline, so the broker is right.
+            # The message was stored only after the deadline, so an empty answer is correct.
             return _Test(test.title, [], too_slow(pull.stored_ms - pull.sent_ms))
         test.untested = "" if what == "holds" else self.doubt()
         return test
@@ -314,7 +316,7 @@ class _Tester:
         return test
 
     def limit(self) -> _Test:
-        """Test more pulls of one key than the broker lets wait. It must reject the excess pulls at once."""
+        """Test that the broker rejects at once the pulls of one key that exceed its limit of waiting pulls."""
         test = _Test("")
         with ExitStack() as stack:
             pulls = self.pulls(self.lines(stack, LINES), [LIMIT_MS] * self.crowd.at_limit, one_key=True)
@@ -342,7 +344,7 @@ class _Tester:
         return taken
 
     def _compare_best(self, pulls: Sequence[_Pull], test: _Test) -> None:
-        """Record a breach if even the most punctual answer is late."""
+        """Record a breach if even the most punctual answer to these pulls is late."""
         best = min(pulls, key=lambda pull: pull.after_ms - pull.due_ms)
         late_ms, most_ms = best.after_ms - best.due_ms, PUNCTUAL_MS + ECHOES * self.echo.usual_ms()
         if late_ms <= most_ms:
@@ -355,12 +357,13 @@ class _Tester:
             test.untested = test.untested or too_slow(worst_ms)
 
     def _forgotten(self, pulls: Sequence[_Pull]) -> Iterable[tuple[_Pull, Breach]]:
-        """Return the pulls that were answered well after many later deadlines, which no scan does."""
+        """Return pulls that were answered well after many pulls with later deadlines, which no scan causes."""
         ordered = sorted(pulls, key=lambda pull: pull.due_s)
         due_s = [pull.due_s for pull in ordered]
         answered_s = [pull.asked_s + pull.after_ms / 1000 for pull in ordered]
         for pull, at_s in zip(ordered, answered_s, strict=True):
-            # Pulls reach the broker with different delays, so a scan may skip a pull and answer the next ones.
+            # Pulls reach the broker with different delays, so a scan may answer a pull later than pulls with later
+            # deadlines.
             apart_ms = APART_MS + ECHOES * self.echo.worst_ms(pull.asked_s, pull.asked_s + APART_MS / 1000)
             begin = bisect_left(due_s, pull.due_s + apart_ms / 1000)
             next_s = sorted(answered_s[begin : begin + LATER])
@@ -389,8 +392,8 @@ def see(
 ) -> list[Result]:
     """Test the clauses with these names and return the results in order. Raises SilentError.
 
-    A name contains its kind, the test, and the hold in milliseconds. With `scans`, an answer at the deadline may be as
-    late as RocketMQ's scan.
+    A name contains its kind, the test, and the hold in milliseconds. If `scans` is true, an answer at the deadline may
+    be late by up to a period of RocketMQ's scan.
     """
     kind_of = {name: kinds[name.split("-")[0]] for name in names}
     testers = [
@@ -423,7 +426,7 @@ def result_of(
     spoken: tuple[RecordedFrame, ...] = (),
     seconds: float = 0.0,
 ) -> Result:
-    """The result of a test. A breach proves a fault even if the test was incomplete."""
+    """Create the result of a test. A breach proves a fault even if the test was incomplete."""
     clause, seen = BY_VECTOR[name], Seen(name, title)
     if breach is None:
         return Result(seen, clause, "UNTESTED" if untested else "PASS", untested)

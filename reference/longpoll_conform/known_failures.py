@@ -1,7 +1,7 @@
 """Select clauses and vectors by name, and read the list of known failures.
 
-With this list, a CI job fails only if the failures change, including failures that are fixed. A line is the id of a
-vector or a clause, optionally followed by ` # why`. Empty lines and lines that begin with `#` are ignored.
+With this list, a CI job fails only if the set of failures changes; a fixed failure is a change too. A line is the id of
+a vector or a clause, optionally followed by ` # why`. Empty lines and lines that begin with `#` are ignored.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class KnownError(UserError):
 
 @frozen
 class Change:
-    """The differences between the results and the list."""
+    """The differences between the results and the list of known failures."""
 
     new: tuple[str, ...]
-    """Vectors that fail but are not listed."""
+    """Vectors that fail but are not in the list."""
     mended: tuple[str, ...]
-    """Listed names whose tested vectors all pass now."""
+    """Names in the list whose tested vectors all pass now."""
 
 
 def read_known(path: Path) -> frozenset[str]:
@@ -63,7 +63,7 @@ def read_known(path: Path) -> frozenset[str]:
 def chosen(
     policy: str, only: Sequence[str], excluded: Collection[str], whole: Sequence[Vector] | None = None
 ) -> tuple[list[Vector], list[str]]:
-    """The selected vectors, from a policy's version or `whole`, and the selected checks without recordings.
+    """Return the selected vectors, from a policy's version or `whole`, and the selected checks that have no recording.
 
     Raises UserError if a name selects nothing.
     """

@@ -1,4 +1,4 @@
-"""Play a vector to a broker: its first steps in order, its request, the steps while the request waits, and the rest.
+"""Play a vector to a broker: its preparing steps, its request, the steps while the request waits, and the final steps.
 
 The result is the vector's case with the broker's answers, which `compare` compares with the recording.
 """
@@ -35,7 +35,7 @@ PUSH_S: Final = 0.3
 DURING_S: Final = 30.0
 ANSWER_MS: Final = 10_000
 LIMIT_MS: Final = 8_000
-"""How long to wait for a delayed effect."""
+"""How long to wait until the broker has done what it does with a delay, such as making a message visible."""
 LOOK_S: Final = 0.02
 ROUTE_OF_TOPIC: Final = 105
 NO_TOPIC: Final = 17
@@ -198,7 +198,7 @@ class _Player:
         return answer
 
     def _until(self, step: dict[str, Any]) -> None:
-        """Wait until a queue reaches an offset, because sent messages may become visible with a delay."""
+        """Wait until a queue reaches an offset, because a sent message may become visible with a delay."""
         wanted = self._filled(step["until_max_offset"])
         end_s = time.monotonic() + step.get("limit_ms", LIMIT_MS) / 1000
         line = self._line("probe")
@@ -262,7 +262,7 @@ class _Player:
 
 
 def _is_early(step: Mapping[str, Any], answer: Answer) -> bool:
-    """Whether a name server does not know a topic yet although its route was recorded."""
+    """Whether a name server does not know a topic yet, although the recorded answer contains the topic's route."""
     is_of_name_server = step["code"] == ROUTE_OF_TOPIC and step.get("conn", "").startswith("ns")
     was_told = (step.get("response") or {}).get("code") == 0
     return is_of_name_server and was_told and (answer.command or {}).get("code") == NO_TOPIC
@@ -278,7 +278,7 @@ def _saved(answer: Mapping[str, Any], how: list[Any]) -> str:
 
 
 def described(code: int, answer: Answer, line: Connection) -> dict[str, Any] | None:
-    """Convert an answer to a request with the given code to its recorded form.
+    """Convert an answer to a request with the given code to the form of recorded answers.
 
     The result is None for a missing answer, and `closed` for a closed connection.
     """

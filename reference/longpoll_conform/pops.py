@@ -1,8 +1,8 @@
 """The clauses of pops: holds as for pulls, and the invisible time of messages that a group popped.
 
 A broker without pops is not tested, and these clauses are not counted. The test uses its own group with one member, and
-follows messages through their invisible time: one message is left alone, one is acknowledged, and two get a longer and
-a shorter invisible time.
+follows messages through their invisible time: it leaves one message alone, acknowledges one, extends the invisible time
+of one, and shortens that of another.
 
 Source: `PopMessageProcessor`, `NotificationProcessor`, `PopReviveService`, `ExtraInfoUtil` of 5.5.0.
 """
@@ -32,9 +32,9 @@ from longpoll_conform.wire import NotReadableError, read_records
 POP, ACKNOWLEDGE, CHANGE, NOTIFICATION = 200_050, 200_051, 200_053, 200_054
 FULL, TIMEOUT = 209, 210
 OF_TIME: Final = "invisible-"
-"""The prefix of the names of tests of an invisible time."""
+"""The prefix of the names of checks about an invisible time."""
 EARLY_MS: Final = 70
-"""`PopRequest.isTimeout` answers 50 ms before the deadline; the rest is the granularity of clocks."""
+"""How early an answer may arrive: `PopRequest.isTimeout` answers 50 ms early, and clocks have a limited granularity."""
 GROUP: Final = "GPOP"
 GROUPS: Final = 8
 MESSAGES: Final = ("shorter", "left", "longer", "acknowledged")
@@ -43,14 +43,14 @@ LONG_MS: Final = 60_000
 LOOK_MS: Final = 1_000
 """The hold of each pop that waits for a message to be delivered again."""
 APART_S: Final = 0.05
-"""RocketMQ may lose a message whose invisible time is changed in the millisecond of its pop (#10276), so wait this
-long."""
+"""The minimum time between a pop and a change of its message's invisible time. RocketMQ may lose a message whose
+invisible time is changed in the millisecond of its pop (#10276)."""
 TIMELY: Final = 0.6
 """The fraction of an invisible time within which the test must acknowledge a message or change its time."""
 
 
 def pop_fields(topic: str, group: str, queue: int, hold_ms: int, hidden_ms: int = LONG_MS) -> Fields:
-    """The fields of a pop, whose hold begins when the request reaches the broker."""
+    """Return the fields of a pop. Its hold begins when the broker receives it, because `bornTime` is 0."""
     return {
         "consumerGroup": group, "topic": topic, "queueId": str(queue), "maxMsgNums": "32", "order": "false",
         "invisibleTime": str(hidden_ms), "pollTime": str(hold_ms), "bornTime": "0", "initMode": "0",
@@ -67,7 +67,7 @@ def _of_all(topic: str, number: int, _offset: int, hold_ms: int) -> Fields:
 
 
 def _told(answer: Mapping[str, Any]) -> int:
-    """Return the response code of a pop that corresponds to a notification's answer."""
+    """Return the response code of a pop for an answer to a notification, which has other fields."""
     fields = answer["extFields"] or {}
     if answer["code"] or fields.get("hasMsg") == "true":
         return int(answer["code"])
@@ -99,7 +99,7 @@ class Times:
     hidden_ms: int = 3_000
     longer_ms: int = 8_000
     again_ms: int = 20_000
-    """How late a message may be delivered again; RocketMQ takes two to seven seconds."""
+    """How late a message may be delivered again after its invisible time; RocketMQ takes two to seven seconds."""
 
 
 @frozen
@@ -109,15 +109,17 @@ class _Got:
     opaque: int
     asked_s: float
     at_s: float
-    """When the request was sent, in seconds of the monotonic clock. The invisible time begins between this and the
-    answer."""
+    """When the request was sent, in seconds of the monotonic clock. The invisible time begins after this time and
+    before the answer."""
     fields: Fields
     breach: Breach | None = None
 
 
 @define(eq=False)
 class _Member:
-    """The only member of a group. Invariant: `got` has the messages that pops returned, in order, by body."""
+    """The only member of a group. Invariant: `got` maps a body to the messages with this body that pops returned, in
+    order.
+    """
 
     place: Place
     topic: str
@@ -136,7 +138,7 @@ class _Member:
             self.pop(hidden_ms)
 
     def pop(self, hidden_ms: int) -> None:
-        """Pop messages that are available now or soon."""
+        """Pop the messages that are available now or become available within `LOOK_MS`."""
         asked_s = time.monotonic()
         opaque = self.line.ask({"code": POP, "extFields": pop_fields(self.topic, GROUP, -1, LOOK_MS, hidden_ms)})
         answer = self.line.wait(opaque, LOOK_MS / 1000 + ANSWER_S)
@@ -153,7 +155,7 @@ class _Member:
         return _Got(opaque, asked_s, answer.at_s, fields, None if got == "0" else (f"0 for request {code}", got))
 
     def play(self) -> None:
-        """Pop messages, acknowledge one and change two, then pop until the others came again or are overdue."""
+        """Pop messages, acknowledge one and change two, then pop until the rest is delivered again or overdue."""
         hidden_ms, longer_ms = self.times.hidden_ms, self.times.longer_ms
         self.take(MESSAGES[:1], LONG_MS)
         self.take(MESSAGES[1:], hidden_ms)
@@ -235,7 +237,8 @@ def _follow(place: Place, topic: str, names: Sequence[str], echo: Echo, times: T
     if not names:
         return []
     if not find_names(place):
-        # RocketMQ ignores a request about a popped message if it contains another broker's name.
+        # Without a name server, the broker's name is unknown, and RocketMQ ignores a request about a popped message if
+        # the request contains another broker's name.
         return [holds.result_of(name, BY_VECTOR[name].sentence, "the broker lacks: name-server") for name in names]
     with closing(Connection("pop", place.broker, Conversation())) as line:
         member = _Member(place, topic, echo, times, line)

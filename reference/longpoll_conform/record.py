@@ -1,8 +1,8 @@
 """Send the requests of vectors to a broker and record its answers as new vectors.
 
-Values that may vary (`normalised`) are kept. Each request is sent twice, with different names: if the answers differ, a
-report replaces the vector. If an answer is outside the request's time window, the request is repeated, because a busy
-host makes any answer late, and a window around a late answer would fail a fast broker.
+The recording keeps values that may vary (`normalised`). Each request is sent twice, with different names: if the two
+answers differ, a report replaces the vector. If an answer is outside the request's time window, the request is
+repeated, because a busy host makes any answer late, and a window around a late answer would fail a fast broker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from longpoll_conform.vectors import RECORDED_AS, Vector
 from longpoll_conform.wire import each_text
 
 BESIDE: Final = 8
-"""The number of concurrent requests, most of which only wait."""
+"""The number of vectors that are recorded at the same time; most of them only wait."""
 TRIES: Final = 3
 
 
@@ -31,7 +31,8 @@ class Recorded:
     vector: Vector
     """The vector with the broker's answers."""
     differences: tuple[Difference, ...]
-    """The differences between two answers to the same request. If there are any, the vector proves nothing."""
+    """The differences between two answers to the same request. If there are any differences, the vector proves nothing.
+    """
 
 
 def record(
@@ -54,7 +55,7 @@ def record(
 
 
 def _record(vector: Vector, place: Place, run_name: str, version: str) -> Recorded:
-    """Return the first answer in the window that a second one confirms, or the last one with the differences."""
+    """Return the first answer in the time window that a second answer confirms, or the last one and the differences."""
     kept = _asked(vector, place, f"{run_name}-1", version)
     differences: tuple[Difference, ...] = ()
     window = vector.case.get("timing")
@@ -65,7 +66,7 @@ def _record(vector: Vector, place: Place, run_name: str, version: str) -> Record
         named = kept.named_for(run)
         played = _play(named, place)
         differences = tuple(compare(named.case, played.case, RECORDED_AS, played.variables))
-        # Without a recorded window, no answer is late.
+        # Without a recorded time window, no answer counts as late.
         if not differences and (window is None or kept.case["timing"] == window):
             break
         kept = _kept(vector, played, run, version)
@@ -92,7 +93,7 @@ def _kept(vector: Vector, played: Played, run: str, version: str) -> Vector:
 
 
 def _timing(before: Mapping[str, Any] | None, case: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the recorded window if the answer arrived in it, or else a window around the answer."""
+    """Return the recorded time window if the answer arrived in it; otherwise return a new window around the answer."""
     held_ms = case["held_ms"]
     if not case.get("response") or "closed" in case["response"]:
         return None

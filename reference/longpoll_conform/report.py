@@ -56,7 +56,7 @@ RECORDED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 
 
 def bug_of_run(policy: str, seen: str) -> str | None:
-    """The bug of a RocketMQ preset that a load or race test may show; None if the policy promises the property."""
+    """Return the RocketMQ bug that a load or race test may show; None if the policy promises the tested property."""
     if not (policy.startswith("rocketmq") and seen.startswith((OF_LOAD, OF_RACE))):
         return None
     letters = findings_of(policy, seen.removeprefix(OF_LOAD).removeprefix(OF_RACE).replace("-", "_"))
@@ -65,7 +65,7 @@ def bug_of_run(policy: str, seen: str) -> str | None:
 
 PULL, POP = 11, 200_050
 HEX_SIZE_MAX: Final = 256
-"""How many bytes of a frame are shown in hexadecimal; the number of further bytes is given."""
+"""How many bytes of a frame are shown in hexadecimal. If the frame is longer, the number of further bytes follows."""
 HEX_COLUMNS: Final = 32
 TEXT_MAX: Final = 600
 ARROWS: Final = {"sent": ">", "came": "<", "closed": "x"}
@@ -110,7 +110,7 @@ _VALUE: Final = re.compile(r'"[^"]*"|\d+')
 
 
 def by_cause(results: Iterable[Result]) -> list[tuple[Result, ...]]:
-    """Group failures by cause: in one group, the first differences are equal except for texts and numbers."""
+    """Group failures by cause: the first differences in a group are equal except for texts and numbers."""
     found: dict[str, list[Result]] = {}
     for result in results:
         if result.outcome == "FAIL":
@@ -139,12 +139,12 @@ def _code_at(vector: Vector | Seen, where: str) -> int:
 
 
 def does_not_poll(results: Iterable[Result]) -> bool:
-    """Whether the broker answered a long hold at once."""
+    """Whether the broker answered a pull with a long hold at once, so that it seems to lack long polling."""
     return any(result.outcome == "FAIL" and result.vector.id == POLLS[1] for result in results)
 
 
 def as_json(suite: Suite, results: Sequence[Result], identity: Identity) -> dict[str, Any]:
-    """The whole run as a JSON object; lists of results are in the order of the vectors."""
+    """Return the whole run as a JSON object; its lists of results are in the order of the vectors."""
     clauses = by_clause(results)
     counts = Counter(clauses.values())
     found = sections(suite, results)
@@ -214,7 +214,7 @@ class Bug:
 
 @frozen
 class Sections:
-    """The sections of a report. The worst vector of a clause decides its outcome, and is listed first."""
+    """The sections of a report. The worst vector of a clause decides the clause's outcome, and is listed first."""
 
     counts: Counter[Outcome]
     """The number of clauses by outcome."""
@@ -225,7 +225,7 @@ class Sections:
 
     @property
     def tested(self) -> int:
-        """The number of tested clauses, which is the denominator of the counts."""
+        """The number of tested clauses. The report gives each count as a share of this number."""
         return self.counts.total() - self.counts["UNTESTED"]
 
     @property
@@ -265,7 +265,7 @@ def sections(suite: Suite, results: Sequence[Result]) -> Sections:
 
 
 def _bug_of(suite: Suite, result: Result) -> str | None:
-    """Return the bug that a vector's recorded answer, a load test or a race test shows; None for no bug."""
+    """Return the bug that a vector's recorded answer, a load test or a race test shows; None if it shows no bug."""
     shown = result.vector
     if isinstance(shown, Vector):
         return RECORDED.get(shown.version, {}).get(shown.id)
@@ -298,7 +298,7 @@ def write_pages(directory: Path, suite: Suite, results: Sequence[Result]) -> Non
 
 
 def index(suite: Suite, results: Sequence[Result]) -> str:
-    """The HTML table of clauses, each with its vectors."""
+    """Return the HTML table of clauses, with the vectors of each clause."""
     clauses = by_clause(results)
     found = sections(suite, results)
     rows = []

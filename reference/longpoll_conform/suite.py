@@ -27,8 +27,8 @@ UNTIL_MS: Final = 300
 """How long a reduced conversation waits for a queue to reach an offset, because the sends may have been removed."""
 PARTS: Final = ("after", "during", "setup")
 KEPT: Final = frozenset({34, 200})
-"""Heartbeats and group settings, which a reduction keeps. A correct broker needs these requests to give the recorded
-answers, but a broker that ignores them gives the same wrong answers without them."""
+"""Request codes that a reduction keeps: heartbeats (34) and group settings (200). A correct broker needs these requests
+to give the recorded answers, but a broker that ignores them gives the same wrong answers without them."""
 CODE: Final = "response.code"
 
 
@@ -38,8 +38,8 @@ def minimise(
     """Remove the steps that the first difference does not need; return the vector and the number of removed steps.
 
     `play` returns the differences of a vector. Only answers of the request itself are compared, because the positions
-    of steps change. A step is also needed if another difference or another response code appears without the step: then
-    the recorded answer does not apply, for example because a topic was not created.
+    of steps change. A step is also needed if another difference or another response code appears without the step,
+    because the recorded answer then no longer applies, for example because no step created the topic.
     """
     wanted = next((each for each in differences if each.where.startswith("response")), None)
     if wanted is None:
@@ -62,7 +62,7 @@ def minimise(
 
 
 def _codes(differences: Sequence[Difference]) -> set[str]:
-    """Return the wrong response code in a set; empty if the code did not differ."""
+    """Return a set with the wrong response code among the differences; empty if the response code did not differ."""
     return {each.got for each in differences if each.where == CODE}
 
 
@@ -80,7 +80,7 @@ Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "PASS", "UNTESTED")
 """The outcomes from worst to best; the outcome of a clause is the worst of its vectors."""
 BAD: Final = frozenset({"FAIL", "UNTESTED"})
-"""With these outcomes, a vector is played again, and the broker may have stopped answering."""
+"""A vector with one of these outcomes is played again, because the broker may have stopped answering."""
 STOPPED: Final = "the broker stopped answering"
 TIME_OVER: Final = f"the conversations reached their time limit of 8 minutes: {REMEDY}"
 RUN_S: Final = 480.0
@@ -88,17 +88,17 @@ RUN_S: Final = 480.0
 UNANSWERED_MAX: Final = 5
 """After this many vectors with late or missing answers, no vector is played again or reduced."""
 SILENT_MAX: Final = 3
-"""If a request code was never answered in this many vectors, other vectors with this code are not played."""
+"""If a request code was never answered in this many vectors, further vectors with this code are not played."""
 PATIENCE_MS: Final = 2_000
 """How long to wait for an answer after `UNANSWERED_MAX` vectors had late or missing answers."""
 TRIES: Final = 3
 SMALLER_S: Final = 60.0
 """The time limit for reducing all conversations of a run."""
 BESIDE: Final = 8
-"""The number of vectors that wait at once."""
+"""The maximum number of waiting vectors that are played at once."""
 PROMPT_MS: Final = 100
 SMALLEST_WAIT_MS: Final = 2_000
-"""Conversations that wait longer are not reduced, because that would take minutes."""
+"""A conversation that waits longer than this is not reduced, because the reduction would take minutes."""
 
 
 @frozen
@@ -128,7 +128,7 @@ class Result:
 
 @define(eq=False)
 class Suite:
-    """One run against a broker. Invariant: when `run` returns, `results` has each chosen vector once, in order."""
+    """One run against a broker. Invariant: when `run` returns, `results` contains each chosen vector once, in order."""
 
     place: Place
     policy: str
@@ -144,16 +144,17 @@ class Suite:
     denied: set[Capability] = field(factory=set)
     capabilities: set[Capability] = field(factory=set)
     silenced_by: list[str] = field(factory=list)
-    """Vectors after which the broker stopped answering."""
+    """The vectors after whose playing the broker stopped answering."""
     echo: Echo | None = None
-    """Measures the latency during the run. With None, the broker is blamed for any late answer."""
+    """Measures the latency during the run. If it is None, every late answer counts as the broker's fault."""
     limit_s: float = RUN_S
     unanswered: int = 0
     """The number of vectors that failed because of late or missing answers."""
     smaller_s: float = SMALLER_S
     """The remaining time for reducing conversations."""
     _silent: dict[int, list[str]] = field(factory=dict)
-    """Maps a request code to the vectors in which it was not answered; empty after the code was answered once."""
+    """Maps a request code to the vectors in which it was not answered. The list is empty once any such request was
+    answered."""
     _at_first: Health | None = None
     """The broker's health at the start, so that a request which it never supported does not count as a crash."""
     _gone: bool = False
@@ -190,7 +191,7 @@ class Suite:
         return [results[vector.id] for vector in vectors]
 
     def _parts(self, vectors: Sequence[Vector]) -> Iterator[Sequence[Vector]]:
-        """Yield groups of vectors to play at once, because on a slow network playing one by one would take too long."""
+        """Yield groups of vectors to play at once, because playing one by one is too slow on a slow network."""
         alone = BESIDE if self.echo is not None and self.echo.usual_ms() > PROMPT_MS else 1
         for waits, size in ((False, alone), (True, BESIDE)):
             group = [vector for vector in vectors if (vector.wait_ms >= PROMPT_MS) == waits]
@@ -223,7 +224,7 @@ class Suite:
         return ""
 
     def _alone(self, vector: Vector) -> Result:
-        """Play a vector until it passes or has failed often enough, then check whether the broker still works."""
+        """Play a vector until it passes or has failed often enough, then check that the broker still works."""
         if self._gone:
             return self._untested(vector)
         result = self._try(vector)
@@ -252,7 +253,7 @@ class Suite:
             return found
         if not self._is_well():
             if self.restart is None:
-                # One of these vectors stopped the broker, but it is unknown which one.
+                # One of the vectors that were played at once stopped the broker, but it is unknown which vector.
                 self._gone = True
                 self.silenced_by += [result.vector.id for result in found if result.outcome in BAD]
                 return [_failed(result) if result.outcome in BAD else result for result in found]
@@ -306,7 +307,7 @@ class Suite:
                     seen.append(vector.id)
 
     def _silence(self, vector: Vector) -> str:
-        """Return a sentence about a request code of the vector that the broker never answers; empty for none."""
+        """Return a sentence about a request code in the vector that the broker never answers, or an empty text."""
         codes = {step["code"] for step in (*vector.steps(), vector.case["request"]) if "code" in step}
         silent = [code for code in sorted(codes) if len(self._silent.get(code, ())) >= SILENT_MAX]
         return f"the broker never answers request {silent[0]}: see {self._silent[silent[0]][0]}" if silent else ""
@@ -355,19 +356,19 @@ class Suite:
         return Result(vector, BY_VECTOR[vector.id], "UNTESTED", f"{STOPPED}{by}")
 
     def serves(self) -> bool:
-        """Whether the broker still works as at the start."""
+        """Whether the broker still works as it did at the start of the run."""
         if self._at_first is None:
             self._at_first = self._health()
         return not self._gone and self._is_well()
 
     def untested(self, name: str, why: str = "") -> Result:
-        """The result of a load or race check that was not made; by default because the broker stopped working."""
+        """Return the result of a load or race check that did not run, by default because the broker stopped working."""
         seen = Seen(name, BY_VECTOR[name].sentence)
         return Result(seen, BY_VECTOR[name], "UNTESTED", why) if why else self._untested(seen)
 
 
 def _failed(result: Result) -> Result:
-    """Change the result of a seemingly late vector to a failure, because the broker has stopped answering."""
+    """Turn the result of a vector that seemed late into a failure, because the broker has stopped answering."""
     return evolve(result, outcome="FAIL", why=str(result.differences[0]) if result.differences else result.why)
 
 
@@ -378,7 +379,7 @@ def _is_of_time(result: Result) -> bool:
 def _pairs(
     recorded: Mapping[str, Any], case: Mapping[str, Any]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield each recorded step with the played step, and the request last."""
+    """Yield each recorded step with its played step, and finally the recorded with the played request."""
     for part in ("setup", "during", "after"):
         yield from zip(recorded.get(part, ()), case.get(part, ()), strict=True)
     yield {**recorded["request"], "response": recorded["response"]}, {"response": case.get("response")}

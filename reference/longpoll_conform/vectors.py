@@ -39,7 +39,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class VectorError(UserError):
-    """The version was not recorded, or the file has no recordings. The message lists the versions."""
+    """The version was not recorded, or the file has no recordings. The message lists the recorded versions."""
 
 
 @frozen
@@ -67,7 +67,7 @@ class Vector:
 
     @property
     def needs(self) -> frozenset[Literal["name-server"]]:
-        """Requirements in addition to the profile: a name server, if a step sends a request to it."""
+        """Requirements in addition to the profile: a name server, if a step sends a request to one."""
         steps = (*self.steps(), self.case["request"])
         asks = any(step.get("conn", "").startswith("ns") for step in steps)
         return frozenset({"name-server"}) if asks else frozenset()
@@ -77,15 +77,15 @@ class Vector:
         return [step for part in STEPS for step in self.case.get(part, [])]
 
     def named_for(self, run: str, life: int | None = None) -> Vector:
-        """The vector with topic and group names for this run, of the same length, so that it can be played again.
+        """Return the vector with topic and group names for this run, which have the same length as the original names.
 
-        Give each playing in a run another `life`; the default is the vector's own number.
+        Pass another `life` each time a run plays the vector; the default is the vector's own number.
         """
         named = _renamed(self.case, lambda text: _NAME.sub(lambda found: found[1] + _token(run, found[0], life), text))
         return Vector(self.id, self.title, self.profile, self.version, named)
 
     def with_answers(self, played: Mapping[str, Any], run: str, version: str) -> Vector:
-        """The vector with the answers of a played case, under the vector's original names."""
+        """Return the vector with the answers of a played case, under the original topic and group names."""
         names = {found[1] + _token(run, found[0]): found[0] for found in _NAME.finditer(json.dumps(self.case))}
         tokens = re.compile("|".join(map(re.escape, names)) or "(?!)")
         case = _renamed(played, lambda text: tokens.sub(lambda found: names[found[0]], text))
@@ -174,7 +174,7 @@ def _body(name: str, value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def _token(run: str, name: str, life: int | None = None) -> str:
-    """Return a name without its first letter. Playings of a run use consecutive numbers, so their names differ.
+    """Return a name without its first letter. Each playing in a run uses the next number, so all names of a run differ.
 
     Two runs on one broker share names only if their start numbers differ by less than the number of playings in a run;
     four characters allow 1,679,616 start numbers.

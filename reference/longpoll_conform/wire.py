@@ -24,13 +24,13 @@ LANGUAGES: Final = (
 )  # fmt: skip
 OTHER: Final = LANGUAGES.index("OTHER")
 VERSION: Final = 401
-"""The version in requests: `MQVersion` V4_9_4."""
+"""The client version that requests contain: `MQVersion` V4_9_4."""
 FRAME_SIZE_MAX: Final = 16 << 20
 BODY_SIZE_SHOWN: Final = 128
-"""Message bodies of up to this many bytes are kept; of longer bodies, only the hash is kept."""
+"""A recording contains a message body of up to this many bytes; of a longer body, it contains only the hash."""
 V6_BORN, V6_STORE = 0x10, 0x20
 CRC_MASK: Final = 0x7FFFFFFF
-"""A body's checksum is its CRC-32 without the highest bit."""
+"""Removes the highest bit of a CRC-32, as in the checksum of a message body."""
 _HEAD: Final = struct.Struct(">iIiiiqqiq")
 _BINARY_HEAD: Final = struct.Struct(">hbhiii")
 
@@ -42,7 +42,7 @@ class NotReadableError(ValueError):
 def encode_command(command: Mapping[str, Any], serialize: str = "JSON") -> bytes:
     """Encode a command as a whole frame.
 
-    Keys: `code`, `opaque`, and optionally `flag`, `extFields`, `remark`, `language`, `body`.
+    The command's keys are `code`, `opaque`, and optionally `flag`, `extFields`, `remark`, `language`, `body`.
     """
     body = command.get("body") or b""
     raw = encode_header(command, serialize)
@@ -140,7 +140,7 @@ def _text(raw: bytes, place: int, of: str) -> tuple[str, int]:
 
 
 def lenient_json(text: bytes) -> Any:
-    """Parse JSON as fastjson writes it, with unquoted integers as names. Raises ValueError."""
+    """Parse JSON in fastjson's form, in which object names may be unquoted integers. Raises ValueError."""
     try:
         try:
             return json.loads(text)
@@ -151,7 +151,7 @@ def lenient_json(text: bytes) -> Any:
 
 
 def each_text(value: Any, change: Callable[[str], Any]) -> Any:
-    """Change each text in JSON, including the names in objects."""
+    """Return a copy of a JSON value in which `change` was applied to each text, including the names in objects."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -160,17 +160,17 @@ def each_text(value: Any, change: Callable[[str], Any]) -> Any:
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """Encode properties in the format of a record."""
+    """Encode message properties as in a commit-log record."""
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Parse the properties of a record; a property without a value is skipped."""
+    """Parse the properties in a commit-log record; a property without a value is skipped."""
     return dict(part.split("\x01", 1) for part in text.split("\x02") if "\x01" in part)
 
 
 def batch_body(messages: Sequence[tuple[bytes, Mapping[str, str]]]) -> bytes:
-    """Encode several messages into one body (`MessageDecoder.encodeMessages`)."""
+    """Encode several messages into one body, as `MessageDecoder.encodeMessages` does."""
     whole = b""
     for body, properties in messages:
         text = properties_text(properties).encode()
@@ -238,5 +238,5 @@ def _host(raw: bytes, place: int, *, is_v6: bool) -> tuple[str, int]:
 
 
 def physical_offset(message_id: str) -> int:
-    """The log position of a message, which is part of the broker's message id."""
+    """Return the log position of a message, which is part of the broker's message id."""
     return int(message_id[-16:], 16)

@@ -5,19 +5,19 @@ reader's window is used up, while a small segment waits for an acknowledgement (
 all three cases, an acknowledgement by the reader releases the bytes. Therefore bytes that were sent before an
 acknowledgement have arrived one round trip after it, unless the sender has used up the permitted amount meanwhile.
 
-Two rules follow. A look is a time at which the number of arrived bytes was known:
+Two rules follow. A *look* is a check of the socket that shows how many bytes had arrived:
 
 - **quiet**: all arrived bytes were acknowledged more than `settle_ns` ago, and nothing has arrived since. Then the
   kernel holds nothing back, and bytes that arrive later were sent after the look.
-- **busy**: fewer bytes have arrived since an acknowledgement more than `settle_ns` ago than it permitted. Then bytes
-  that arrive later were sent after that acknowledgement.
+- **busy**: an acknowledgement is more than `settle_ns` old, and fewer bytes than it permitted have arrived since. Then
+  bytes that arrive later were sent after that acknowledgement.
 
 A sender that used up its permission, or sent much at once, resumes later, because its kernel resumes only together with
 the process that holds the connection. For such a sender, `RECOVER_NS` replaces `settle_ns` for a while.
 
 If neither rule applies, the earlier bound remains, which is less precise but never wrong. A third rule bounds a
-connection whose sender is always ahead of the reader. A kernel holds at most `held_max` bytes of a connection, so bytes
-that are that far behind the bytes arrived at a look were sent after the look.
+connection whose sender is always ahead of the reader. A kernel holds at most `held_max` bytes of a connection. If a
+byte is at least that far behind the last byte that had arrived at a look, it was sent after the look.
 
 Sockets: see `relay_loop`. Kernel data: see `longpoll_runtime.real`.
 """
@@ -38,12 +38,12 @@ processes)."""
 FIRST_FLIGHT: Final = 14_000
 """The bytes that a sender may send at once on a new connection, which are ten segments (RFC 6928)."""
 LARGE_FLIGHT: Final = 64 * 1024
-"""Above this many bytes since an acknowledgement, the sender's kernel may hold bytes back until its process runs again.
-"""
+"""If a sender sent more bytes than this since an acknowledgement, its kernel may hold bytes back until its process runs
+again."""
 THIN_NS: Final = 250_000
-"""Of two acknowledgements that are closer than these nanoseconds, only the later one is kept."""
+"""If two acknowledgements are less than this many nanoseconds apart, only the later one is kept."""
 STEP: Final = 64 * 1024
-"""The minimum number of bytes between two looks that the third rule keeps."""
+"""The minimum number of bytes between two looks (checks of the socket) that the third rule keeps."""
 HELD_MAX: Final = 5 * 1024 * 1024
 """Default maximum of bytes that a kernel holds of one connection: Linux's default is 4 MiB (`tcp_wmem`)."""
 NEVER: Final = 1 << 63
@@ -53,10 +53,10 @@ NEVER: Final = 1 << 63
 class ArrivalTimes:
     """The bytes of one direction of a connection, counted as they are read.
 
-    Invariants: positions count the stream's bytes from 0.
+    Invariants: positions count the stream's bytes from 0. A mark is a pair (position, ns).
 
-    - `_marks` are pairs (position, ns), both ascending: no byte at or after the position was sent before the time. The
-      first mark applies to the next byte.
+    - `_marks` are ascending in both values: no byte at or after a mark's position was sent before its time. The first mark
+      applies to the next byte.
     - `_far` are marks by the third rule, at unread positions; `_far_ns` is the time of the last mark reached.
     - `_used_up_ns` is the latest look at which much had arrived, or more than the latest acknowledgement permitted.
     - `_permits` are acknowledgements, ascending: ns, the position read by then, and the position permitted.
@@ -91,7 +91,7 @@ class ArrivalTimes:
 
     @property
     def since_ns(self) -> int:
-        """A time before which the next byte cannot have been sent."""
+        """The bound for the next byte: it cannot have been sent before this time."""
         if self.read >= self._since_stop:
             self._reach()
         return self._since_ns
@@ -108,18 +108,18 @@ class ArrivalTimes:
         self._since_stop = min(marks[1][0] if len(marks) > 1 else NEVER, far[0][0] if far else NEVER)
 
     def acknowledged(self, now_ns: int, permitted: int) -> None:
-        """Record an acknowledgement of everything that was read, which permits the sender to send up to `permitted`."""
+        """Record an acknowledgement of all bytes read so far. It permits the sender to send up to `permitted`."""
         permits = self._permits
         if len(permits) > 1 and now_ns - permits[-2][0] < THIN_NS:
             permits.pop()
         permits.append((now_ns, self.read, permitted))
-        # Drop old acknowledgements, which would accumulate if there are no looks.
+        # Drop old acknowledgements, which would accumulate if no look is recorded.
         settled_ns = now_ns - max(RECOVER_NS, self._settle_ns)
         while len(permits) > 1 and permits[1][0] <= settled_ns:
             permits.popleft()
 
     def looked(self, looked_ns: int, come: int) -> None:
-        """Record a look: at some time after `looked_ns`, exactly the bytes before position `come` had arrived."""
+        """Record a check of the socket: some time after `looked_ns`, exactly the bytes before `come` had arrived."""
         if come >= self._far_next:
             self._far.append((come + self._held_max, looked_ns))
             self._far_next = come + STEP

@@ -132,7 +132,7 @@ class Subscriptions:
                     self._latest[key] = (said[0], "", "")
 
     def of(self, group: str, topic: str, version: int | None) -> tuple[str, str]:
-        """Returns the expression type and expression that the broker applies; two empty strings if unknown."""
+        """Returns the type and text of the expression that the broker applies; two empty strings if unknown."""
         key = (group, topic)
         known = self._latest.get(key)
         if known is None or (key in self._mixed and known[0] != version):
@@ -143,7 +143,7 @@ class Subscriptions:
 def _expression(wanted: SubscriptionData) -> tuple[str, str]:
     """Returns the type and expression of a subscription; two empty strings if the broker may apply another expression.
 
-    Java's brokers match by the hashes in a heartbeat, whatever the expression is.
+    Brokers in Java compare the tag hashes in the heartbeat and ignore the expression's text.
     """
     kind, expression = wanted.expression_type or TAG, wanted.sub_string
     if wanted.class_filter_mode:
@@ -181,7 +181,7 @@ def pull_fields(request: Command, subscriptions: Subscriptions) -> Fields:
 
 
 def pull_answer_fields(answer: Command) -> Fields:
-    """Returns a pull's `answer_sent` fields, without the request's and the messages; raises HeaderError."""
+    """Returns a pull's `answer_sent` fields except the request's fields and the messages; raises HeaderError."""
     if answer.code not in PULL_RESULTS:
         return {}
     header = PullMessageResponseHeader.decode(answer.ext_fields)
@@ -194,7 +194,7 @@ def pull_answer_fields(answer: Command) -> Fields:
 
 @with_table
 class Delivered(msgspec.Struct):
-    """The messages in the answer to a pull, as lists of equal length."""
+    """The messages in the answer to a pull, as lists of equal length: each list has one value per message."""
 
     offsets: list[int] = []
     ids: list[int] = []
@@ -216,7 +216,7 @@ def delivered(body: Buffer, topic: str, queue: int) -> Delivered:
     """
     found = Delivered()
     start, stop = 0, len(body)
-    # A record that several queues list contains the offset in its own queue at the usual position.
+    # A record that is listed in several queues has the offset of its own queue at the usual position.
     has_inner = _INNER_QUEUES.search(body) is not None
     while start < stop:
         size = _SIZE.unpack_from(body, start)[0] if stop - start >= _RECORD_SIZE_MIN else 0
@@ -250,7 +250,7 @@ def _identity(record: memoryview) -> tuple[int, int, str]:
 
 
 def id_of(unique: str) -> int:
-    """Converts the unique id of a message to its number in a history; 0 if it has no id."""
+    """Converts the unique id of a message to the message's number in a history; 0 if the unique id is empty."""
     return int.from_bytes(blake2b(unique.encode(), digest_size=8).digest()) >> (64 - ID_BITS) if unique else 0
 
 
@@ -283,7 +283,7 @@ class Places:
 
 
 def _offset_in(record: memoryview, topic: str, queue: int) -> int:
-    """Returns a record's offset in one of its queues; raises HeaderError."""
+    """Returns a record's offset in the given queue, which is one of its queues; raises HeaderError."""
     read = decode_record(record, 0, len(record), HEAD.unpack_from(record)[PHYSICAL_OFFSET_FIELD])
     if isinstance(read, Damage):
         raise HeaderError("an answer to a pull", "body", f"has a record with {read.found} instead of {read.expected}")

@@ -1,8 +1,8 @@
 """The data of the relay: listeners for clients (doors), connections through the proxy (links), and their taps.
 
 Decoding commands takes many times as long as relaying bytes. If the relay decoded each command at once, the next bytes
-from the broker would wait in the kernel, and the time of their arrival would be unknown. Therefore commands are decoded
-in short turns, between which the relay continues (`relay_loop`).
+from the broker would wait in the kernel, and the time of their arrival would be unknown. Therefore the relay decodes
+commands for a short time and then relays again, in turn (`relay_loop`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from longpoll_observe.arrival_time import HELD_MAX, SETTLE_NS, ArrivalTimes
 from longpoll_runtime import Address, Buffer, Listener, PlainSocket, Socket
 
 Tell = Callable[[bytes, int, int], None]
-"""A function that gets bytes, and two times in nanoseconds between which the bytes passed."""
+"""A function that gets bytes and two times in nanoseconds. The bytes passed the proxy between these two times."""
 
 PIECE_SIZE: Final = 32 * 1024
 """The number of bytes passed to a tap at once: about 150 small commands, which take 2 to 3 ms to decode."""
@@ -82,7 +82,7 @@ Direction = Literal["answers", "requests"]
 
 
 class Tap(Protocol):
-    """A receiver of the bytes of one connection, after they were relayed."""
+    """An object that receives the bytes of one connection after the proxy has relayed them."""
 
     def opened(self, after_ns: int, before_ns: int) -> None:
         """Note that the client connected between the two times."""
@@ -97,15 +97,15 @@ class Tap(Protocol):
         ...
 
     def blocked(self, direction: Direction, after_ns: int, before_ns: int) -> None:
-        """Note that bytes began to wait for their receiver between the two times, so sent bytes may be unseen."""
+        """Note that bytes began to wait for their receiver between the two times; sent bytes may now be unseen."""
         ...
 
     def unblocked(self, direction: Direction, after_ns: int, before_ns: int) -> None:
-        """Note that between the two times, all waiting bytes were received and seen."""
+        """Note that all waiting bytes were received and seen at some time between the two times."""
         ...
 
     def closed(self, after_ns: int, before_ns: int) -> None:
-        """Note that the connection ended on either side between the two times."""
+        """Note that the client or the broker ended the connection between the two times."""
         ...
 
 
@@ -145,10 +145,11 @@ class Visitor:
 
 @define(slots=True, eq=False)
 class Side:
-    """One socket of a link.
+    """One socket of a link: the client's or the broker's.
 
-    Invariants: `out` has the bytes from the other side that this socket has not accepted; the other side is read only
-    while `out` is empty. `stuck` has the times of the first incomplete send, until all of its bytes are passed on.
+    Invariants: `out` has the bytes from the opposite socket that this socket has not accepted; the proxy reads the
+    opposite socket only while `out` is empty. `stuck` has the times of the first incomplete send, until all of its
+    bytes are sent.
     """
 
     socket: Socket
@@ -156,11 +157,11 @@ class Side:
     busy_pass: int
     """The last pass of the loop in which the socket was readable or was not watched for reading."""
     look_ns: int = field(default=0)
-    """No look is recorded before this time, because it would add little precision."""
+    """No look (check that the socket is empty) is recorded before this time, because it would add little precision."""
     out: Buffer = field(default=b"")
     reads: bool = field(default=False)
     writes: bool = field(default=False)
-    """Whether the loop watches this socket for writing; `reads` says the same for reading."""
+    """Whether the loop watches this socket for writing; `reads` is the same for reading."""
     stuck: tuple[int, int] | None = field(default=None)
     stuck_told: bool = field(default=False)
     link: Link = field(init=False)
@@ -183,7 +184,7 @@ class Link:
     started: bool = field(default=False)
     """Whether the client's first byte was seen."""
     ending: tuple[int, int] | None = field(default=None)
-    """The times between which one side ended. Bytes that wait for the opposite side are still sent."""
+    """The times between which one of the two sockets ended. Bytes that wait for the opposite socket are still sent."""
     half_closed: tuple[int, int] | None = field(default=None)
     """The times between which the client stopped sending; answers may still follow."""
     half_closed_told: bool = field(default=False)
@@ -191,5 +192,5 @@ class Link:
     closed: bool = field(default=False)
 
     def other(self, side: Side) -> Side:
-        """The opposite side of the link."""
+        """The opposite socket of the link."""
         return self.broker if side is self.client else self.client

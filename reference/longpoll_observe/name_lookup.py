@@ -15,7 +15,7 @@ from longpoll_runtime import Address, Queue, Runtime, Thread
 ASKED_MAX: Final = 1_000
 """The maximum number of look-ups that wait."""
 TAKE_S: Final = 0.2
-"""The seconds between two checks whether the proxy is stopping."""
+"""How often, in seconds, the look-up thread checks whether the proxy is stopping."""
 END_S: Final = 1.0
 """The seconds for which the shutdown waits for a running look-up. After that, the thread ends when its look-up ends."""
 
@@ -32,12 +32,12 @@ def is_literal(host: str) -> bool:
 class NameLookup:
     """Clients that wait for their broker's address, and the look-up thread.
 
-    Invariants: the target of every client in `waiting` was requested, and the result was not taken yet; `_found` is not
-    called after `stop`. Only `_run` runs on the look-up thread.
+    Invariants: the thread looks up, or has looked up, the target of every client in `waiting`, and nothing has read the
+    result yet; `_found` is not called after `stop`. Only `_run` runs on the look-up thread.
     """
 
     def __init__(self, runtime: Runtime, found: Callable[[], None]) -> None:
-        """Create the table. The look-up thread calls `found` when results are available."""
+        """Create an empty table of clients. The look-up thread calls `found` when results are available."""
         self._runtime = runtime
         self._found = found
         self.waiting: dict[Visitor, None] = {}
@@ -70,7 +70,7 @@ class NameLookup:
                 yield visitor, found
 
     def overdue(self, came_ns: int) -> list[Visitor]:
-        """Remove and return the clients that have waited since before this time."""
+        """Remove and return the clients that began to wait before this time."""
         late = [visitor for visitor in self.waiting if visitor.came_ns < came_ns]
         for visitor in late:
             del self.waiting[visitor]

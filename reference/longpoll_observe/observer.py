@@ -37,19 +37,19 @@ log = logging.getLogger(__name__)
 HANDSHAKES: Final = 5
 HANDSHAKE_S: Final = 1.0
 MEASURE_S: Final = 0.2
-"""The seconds between two checks of the measuring thread whether the proxy is stopping."""
+"""How often, in seconds, the measuring thread checks whether the proxy is stopping."""
 UNCERTAINTY_NS_MIN: Final = 100_000
 """The minimum uncertainty: the time that the kernel of a busy host takes to deliver a segment."""
 UNCERTAINTY_NS_UNMEASURED: Final = 5_000_000
 """The uncertainty of a broker that could not be reached at the start."""
 WRITE_MEMORY: Final = (("/proc/sys/net/ipv4/tcp_wmem", 1), ("/proc/sys/net/core/wmem_max", 2))
-"""Files with Linux's limits for the buffer of a sender, and the factor of each limit: a limit that applies on request
+"""Files with Linux's limits for a sender's buffer, each with a factor: a limit for buffers that a program sizes itself
 counts double."""
 PIECE: Final = 1024 * 1024
-"""The number of bytes by which the last segment of a sender may exceed the limit."""
+"""How many bytes a sender's buffer may exceed its limit by, because of the last segment."""
 HOST_LENGTH_MAX: Final = 255
 HOST: Final = re.compile(r"[\w.:%\[\]-]{1,255}", re.ASCII)
-"""Matches a host name or address (RFC 1123, with common underscores)."""
+"""Matches a host name or address (RFC 1123, plus the underscore, which is common)."""
 DOORS_MAX: Final = 1_000
 """The maximum number of brokers from routes."""
 
@@ -112,9 +112,9 @@ class Observer(Stoppable):
     ) -> Self:
         """Start a proxy that listens for clients and relays their connections to the brokers.
 
-        The first broker's door is at `listen`; the other brokers get ports on that host. `policy` is the brokers'
-        declared policy, which goes into the history for the judge. Raises ObserveError or RecordError with a message
-        for the user, after stopping all threads and closing all sockets.
+        The proxy listens at `listen` for clients of the first broker, and at other ports of this host for clients of
+        the other brokers. `policy` is the brokers' declared policy, which the history contains for the judge. Raises
+        ObserveError or RecordError with a message for the user, after stopping all threads and closing all sockets.
         """
         if not brokers and name_server is None:
             raise ObserveError("there is nothing to observe; add --broker or --name-server")

@@ -1,9 +1,9 @@
 """Converts the commands of pops to history events: the requests, their answers, and the messages that a pop gets.
 
 The deadline of a held pop is `bornTime` plus `pollTime`, of which `bornTime` comes from the client's clock. The event
-has the time that remains until the deadline when the pop is received. If the client's clock differs by more than
-`CLOCKS_MS`, the event omits `may_hold`, and the judge concludes nothing from the deadline. The event of an orderly pop
-omits `may_hold` too, because such a pop also waits for the acknowledgements of earlier messages.
+contains the time that remains until the deadline when the proxy receives the pop. If the client's clock differs by more
+than `CLOCKS_MS`, the event omits `may_hold`, and the judge concludes nothing from the deadline. The event of an orderly
+pop omits `may_hold` too, because such a pop also waits for the acknowledgements of earlier messages.
 
 Source: 5.5.0's `PopMessageProcessor`, `NotificationProcessor`, `PopLongPollingService.polling`.
 """
@@ -43,7 +43,8 @@ SUCCESS: Final = ResponseCode.SUCCESS.value
 CLOCKS_MS: Final = 1_000
 """The greatest difference between a client's clock and the observer's, network delay included, in milliseconds."""
 RETRIED: Final = "retry"
-"""The `cause` in events about a message that a pop read from the group's retry topic, and in events of its requests."""
+"""The `cause` in events about a message that a pop read from the group's retry topic, and about requests for this
+message."""
 ORDERLY: Final = "orderly"
 """The `cause` in the event of an orderly pop."""
 _MESSAGE: Final[dict[int, type[AckMessageRequestHeader]]] = {

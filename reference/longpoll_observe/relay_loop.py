@@ -1,10 +1,10 @@
 """Relays bytes between pairs of sockets on one thread, and bounds when they arrived.
 
-One pass reads every ready socket and sends the bytes to the other side at once. Then the taps get their bytes for up to
-`TURN_NS`; remaining bytes wait in a `TapQueue`, so that decoding delays no relaying. While too many bytes wait, the
-loop does not read from clients. Then no new answers arise, and existing answers are still read at once, so the times of
-a busy connection stay precise. A side whose peer does not accept bytes is not read either, so at most one chunk waits
-per direction.
+One pass reads every ready socket and sends the bytes to the opposite socket at once. Then the taps get their bytes for
+up to `TURN_NS`; remaining bytes wait in a `TapQueue`, so that decoding delays no relaying. While too many bytes wait,
+the loop does not read from clients. Then the brokers get no new requests, and the loop still reads their answers at
+once, so the times of a busy connection stay precise. If a socket does not accept bytes, the loop does not read the
+opposite socket either, so at most one chunk waits per direction.
 
 The arrival of bytes is an interval. If a poll does not report a socket, the socket was empty at some time after the
 poll began, so the bytes of the next pass arrived later. The loop polls at least every `TICK_S`, which bounds the
@@ -33,9 +33,9 @@ about twice as long."""
 IDLE_S: Final = 1.0
 """The longest poll without connections, in seconds."""
 ROUND_NS: Final = 5_000_000
-"""The minimum time in ns between two acknowledgements on a connection, and between looks that the third rule uses."""
+"""The minimum time in ns between two acknowledgements on a connection, and between two checks for the third rule."""
 LOOK_NS: Final = 1_000_000
-"""The minimum time in ns between two looks at an idle connection, because more looks would add little precision."""
+"""The minimum time in ns between two recorded checks of an idle connection, because more would add little precision."""
 TURN_NS: Final = 1_000_000
 """How many nanoseconds the taps may decode before the sockets are checked again."""
 UNTOLD_STOP: Final = 8 * 1024 * 1024
@@ -45,7 +45,8 @@ UNTOLD_GO: Final = UNTOLD_STOP // 2
 UNTOLD_MAX: Final = 64 * 1024 * 1024
 """The number of undecoded bytes above which brokers are not read either, so that times get less precise."""
 CHUNK_SIZE: Final = 256 * 1024
-"""The maximum number of bytes read from one socket in a pass, and waiting for a receiver that accepts no bytes."""
+"""The maximum number of bytes that a pass reads from one socket, and that wait for a receiver which accepts no bytes.
+"""
 READY_MAX: Final = 1000
 """The maximum number of sockets that a poll reports. If it reports so many, other sockets may be ready too."""
 CONNECT_S: Final = 3.0
@@ -54,14 +55,14 @@ ACCEPTS_MAX: Final = 256
 ACCEPT_PAUSE_S: Final = 1.0
 """The seconds for which no connection is accepted after the operating system refused one."""
 BLOCKED_NS: Final = 25_000_000
-"""The minimum time in ns for which a side must be blocked to be reported. Shorter pauses only widen later intervals."""
+"""The loop reports a blocked socket only after this time in ns, because shorter pauses only widen later intervals."""
 TLS_HANDSHAKE: Final = 0x16
 """The first byte of a TLS connection. As the first byte of a frame, it would announce a frame of 369 MB, far over the
 limit."""
 
 
 class RelayLoop:
-    """Relays all connections on one thread, with one poller. Invariant: `_links` has the open links."""
+    """Relays all connections on one thread, with one poller. Invariant: `_links` contains all open links."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -138,7 +139,7 @@ class RelayLoop:
         self._close_all()
 
     def _tell(self) -> None:
-        """Pass bytes to the taps for one turn; stop reading from clients if too many bytes still wait."""
+        """Pass bytes to the taps for up to `TURN_NS`; stop reading from clients if too many bytes still wait."""
         untold = self.untold
         untold.tell(self._now_ns, TURN_NS)
         if not untold.size and not self._is_behind:
@@ -195,7 +196,7 @@ class RelayLoop:
             self._pass_on(link.client, link.rewrite(content))
 
     def _note_quiet(self, side: Side) -> None:
-        """Record a look if a poll watched the side and did not report it, so that its socket was empty."""
+        """Record that a socket was empty, if a poll watched the socket and did not report it."""
         if side.busy_pass < self._pass - 1:
             side.look_ns = self._quiet_ns + LOOK_NS
             side.arrivals.looked(self._quiet_ns, side.arrivals.read)
@@ -212,7 +213,7 @@ class RelayLoop:
                 arrivals.acknowledged(now_ns, arrivals.read + FIRST_FLIGHT)
 
     def _acknowledge(self, link: Link, arrivals: ArrivalTimes) -> None:
-        """Acknowledge bytes, so that the broker's kernel releases the bytes that it holds back, and record the time."""
+        """Acknowledge bytes, so that the broker's kernel releases bytes that it holds back; record the time."""
         begun_ns = self._now_ns()
         try:
             link.onward.acknowledge()
@@ -239,7 +240,7 @@ class RelayLoop:
         return False
 
     def _pass_on(self, side: Side, content: bytes) -> None:
-        """Send bytes to one side. If it does not accept all of them, keep the rest and stop reading the other side."""
+        """Send bytes to one socket. If it does not accept them all, keep the rest and do not read the opposite one."""
         if not content:
             return
         assert not side.out, "a side with bytes waiting is not sent more"
@@ -296,7 +297,7 @@ class RelayLoop:
         return True
 
     def _look_at_stuck(self) -> None:
-        """Report sides that have been blocked for long, and sides that are no longer blocked."""
+        """Report sockets that have been blocked for `BLOCKED_NS`, and sockets that are no longer blocked."""
         now_ns = self._now_ns()
         for side in list(self._stuck):
             link, stuck = side.link, side.stuck
@@ -400,7 +401,7 @@ class RelayLoop:
             log.warning("%s:%d cannot be reached (%s): closing the connections that come for it", *door.target, why)
 
     def _half_close(self, link: Link, after_ns: int, before_ns: int) -> None:
-        """Handle that the client stopped sending: inform the broker after the last byte. Answers may still follow."""
+        """Handle that the client stopped sending: tell the broker after the last byte. Answers may still follow."""
         link.half_closed = (after_ns, before_ns)
         self._pass_half_close(link)
         self._watch(link.client)
@@ -415,7 +416,7 @@ class RelayLoop:
             self._close(link, link.half_closed[0], self._now_ns())
 
     def _end(self, link: Link, side: Side, after_ns: int, before_ns: int) -> None:
-        """Handle the end of one side: send the bytes that wait for the opposite side, and then close both sides."""
+        """Handle the end of one socket: send the bytes that wait for the opposite one, and then close both."""
         if link.other(side).out:
             link.ending = (after_ns, before_ns)
             self._watch(side)
@@ -454,7 +455,7 @@ class RelayLoop:
         if (reads, writes) == (side.reads, side.writes):
             return
         if reads and not side.reads:
-            # The side is watched again only now, so no earlier poll can have seen it empty.
+            # The loop did not watch the socket until now, so no earlier poll can have seen it empty.
             side.busy_pass = self._pass
         if not (reads or writes):
             self.poller.unregister(side.socket)

@@ -1,8 +1,8 @@
 """Redirects clients of a name server to the proxy by replacing broker addresses in its answers.
 
-Only answers to 105 and 106 are changed. Only the addresses in `brokerAddrs` change in them, and with them the length of
-the frame. If a stream cannot be decoded, the rest of it is passed on unchanged. `observer` knows the addresses of the
-proxy.
+Only answers to GET_ROUTEINFO_BY_TOPIC (105) and GET_BROKER_CLUSTER_INFO (106) are changed: the addresses in
+`brokerAddrs`, and with them the length of the frame. If a stream cannot be decoded, the rest of it is passed on
+unchanged. `observer` knows the addresses of the proxy.
 
 Source: `TopicRouteData.java`, `ClusterInfo.java`.
 """
@@ -34,8 +34,8 @@ UNREADABLE: Final = (ProtocolError, msgspec.DecodeError, *FAULTS)
 class RouteTap:
     """The tap of a client's connection to a name server, which also rewrites the answers.
 
-    Invariants: `_asked` are the opaques of open route requests; `_waiting` is the first part of an incomplete answer;
-    once `_is_blind`, nothing is held back or changed.
+    Invariants: `_asked` are the opaques (request ids) of open route requests; `_waiting` is the first part of an
+    incomplete answer; once `_is_blind` is true, nothing is held back or changed.
     """
 
     def __init__(self, door_of: Callable[[str], str]) -> None:
@@ -135,7 +135,7 @@ def _with_doors(body: bytes, door_of: Callable[[str], str]) -> bytes:
 
 
 def _address_places(body: bytes) -> Iterator[tuple[int, int]]:
-    """Iterate over the places of strings in `body` that are values of an object under `brokerAddrs`."""
+    """Yield the start and the end of each string in `body` that is a value of an object under `brokerAddrs`."""
     opened: list[bool] = []
     """For each object or list that is open at this place, whether it is an object of addresses."""
     key = last = b""

@@ -2,16 +2,17 @@
 
 A request counts as received when the broker's kernel had its last byte, and an answer as sent when its first bytes had
 arrived at the proxy. Both times are intervals of the proxy's clock; `uncertainty_ns` in `meta.json` covers the delay
-between the kernels.
+between the proxy's and the broker's kernel.
 
-Events cover pulls, pops, sends, ends of transactions, and requests that change or query offsets. A one-way request has
-an event only if it commits an offset or ends a transaction. A broker's requests to clients (such as 40) have none.
-Heartbeats are read for their subscriptions. If a client gets a message whose offset no acknowledgement reported, the
-message is reported once (`message_seen`), so that its tag is known. A batch of acknowledgements of pops is not decoded,
-and counts as lost.
+The history has events for pulls, pops, sends, ends of transactions, and requests that change or query offsets. A
+one-way request has an event only if it commits an offset or ends a transaction. A broker's requests to clients, such as
+NOTIFY_CONSUMER_IDS_CHANGED (40), have no events. Heartbeats are read for their subscriptions. If a client gets a
+message whose offset no acknowledgement reported, the message is reported once (`message_seen`), so that its tag is
+known. A batch of acknowledgements of pops is not decoded, and counts as lost.
 
 Unreadable bytes are relayed too: the connection then counts as closed, and a `lost` event reports unseen events. If two
-open requests have the same opaque, their answers are ambiguous: neither request is judged, and both count as lost.
+open requests have the same opaque (request id), their answers are ambiguous: neither request is judged, and both count
+as lost.
 
 `relay_loop` relays the bytes, and `events` converts the commands.
 """
@@ -96,9 +97,9 @@ def begins_frame(content: bytes) -> bool:
 
 
 class CommandStream:
-    """Splits one direction into commands, each with a time before which its first byte had not arrived.
+    """Splits one direction into commands, and yields each with a time before which its first byte had not arrived.
 
-    Invariant: `_begun_ns` is this time for the incomplete frame.
+    Invariant: for an incomplete frame, `_begun_ns` is a time before which the frame's first byte had not arrived.
     """
 
     __slots__ = ("_begun_ns", "_frames")
@@ -126,12 +127,12 @@ class Open(msgspec.Struct, frozen=True):
 
     request: str
     place: Fields
-    """The fields of the event that contain the topic and the queue."""
+    """The event fields that contain the request's topic and queue."""
     code: int
     sent: Sent | None = None
-    """The content of a send request."""
+    """The content of a send request; None for other requests."""
     group: str = ""
-    """The group of a pop."""
+    """The consumer group of a pop; empty for other requests."""
     ambiguous: bool = False
     """Whether another open request had the same opaque."""
 
@@ -148,8 +149,8 @@ class TapTotals:
 class ConnectionTap:
     """The tap of one client connection to a broker.
 
-    Invariants: `_open` are the recorded, unanswered requests by opaque; `_answered` are the last answered requests;
-    `_others` are the opaques of unrecorded, unanswered requests.
+    Invariants: `_open` are the recorded, unanswered requests by opaque (request id); `_answered` are the last answered
+    requests; `_others` are the opaques of unrecorded, unanswered requests.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class ConnectionTap:
         self._partly_ns = now_ns
 
     def missed(self, sender: Sender, after_ns: int, before_ns: int) -> None:
-        """Note that bytes of one sender between these times are missing, and that its next bytes begin a command."""
+        """Note that bytes of one sender are missing between the two times, and that the next bytes begin a command."""
         if self._ended:
             return
         self._recorder.lose(1, after_ns, before_ns)
@@ -240,7 +241,7 @@ class ConnectionTap:
     def closed(self, after_ns: int, before_ns: int) -> None:
         """Record that the connection ended."""
         if self._unread_ns is not None:
-            # The commands since this time are unknown.
+            # All commands of the connection since this time are unknown.
             self._recorder.lose(1, self._unread_ns, before_ns)
             self._unread_ns = None
         if self._ended:
@@ -273,8 +274,8 @@ class ConnectionTap:
                 sent = read_send(command) if code in SENDS else None
                 fields = sent.fields() if sent is not None else self._fields(command, after_ns)
             except UNREADABLE as error:
-                # The broker may answer such a request with an error. The request cannot be judged, but its answer must
-                # be recognised.
+                # The broker may answer a request without an identifier with an error. The request cannot be judged, but
+                # its answer must be recognised.
                 self._expect_other(command)
                 self._miss(f"a request of code {code}", error, after_ns, before_ns)
                 return
@@ -298,7 +299,7 @@ class ConnectionTap:
             self._expect_other(command)
 
     def _expect_other(self, command: Command) -> None:
-        """Remember a request without an event, so that its answer does not count for another with the same opaque."""
+        """Remember a request without an event, so that its answer is not taken for the answer to another request."""
         if command.is_one_way:
             return
         opaque = command.opaque
@@ -348,7 +349,7 @@ class ConnectionTap:
                     self._unseen -= 1
                     self._recorder.lose(1, after_ns, before_ns)
                 elif self._partly_ns is not None:
-                    # The request of this answer is unknown, and so is the time of the request.
+                    # It is unknown which request this answer belongs to, and when the broker received the request.
                     self._recorder.lose(1, self._partly_ns, before_ns)
                 return
         self._answered[command.opaque] = asked

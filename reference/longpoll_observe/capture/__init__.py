@@ -1,4 +1,4 @@
-"""Creates a history from packet captures of a broker's port (pcap, pcapng), with the proxy's tap.
+"""Creates a history from packet captures of a broker's port (pcap, pcapng). Uses the proxy's tap to decode the bytes.
 
 - `capture_file` reads the broker's TCP segments from files.
 - `conversation` orders the bytes of both directions, passes them to a tap, and checks the capture's clock.

@@ -29,7 +29,7 @@ from longpoll_spec.errors import UserError
 PCAP_HEAD_SIZE: Final = 24
 PCAP_RECORD_SIZE: Final = 16
 PCAP_MAGICS: Final = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}
-"""Maps each magic number to the nanoseconds per unit of its timestamps."""
+"""Maps the magic number of a pcap file to the nanoseconds per unit of the file's timestamps."""
 # A block in pcapng: type, length of the whole block, body, the length again. All lengths are multiples of 4.
 BLOCK_HEAD_SIZE: Final = 8
 BLOCK_ENDS_SIZE: Final = 12
@@ -38,11 +38,11 @@ BYTE_ORDER: Final = 0x1A2B3C4D
 INTERFACE, SIMPLE_PACKET, STATISTICS, PACKET = 1, 3, 5, 6
 OPTION_RESOLUTION, OPTION_OFFSET = 9, 14
 OPTION_DROPPED: Final = (5, 7)
-"""isb_ifdrop and isb_osdrop: packets dropped by the interface or the system."""
+"""The options isb_ifdrop and isb_osdrop: the numbers of packets that the interface or the system dropped."""
 PACKET_SIZE_MAX: Final = 16 * 1024 * 1024
 INTERFACES_MAX: Final = 10_000
 LINK_MASK: Final = 0x0FFF_FFFF
-"""Masks the upper bits of pcap's link type, which describe checksums."""
+"""Removes the upper bits of pcap's link type, which describe checksums."""
 
 
 class CaptureError(UserError):
@@ -98,7 +98,7 @@ class CaptureFile:
         raise CaptureError(f"{self.path} is not a capture, neither pcap nor pcapng; record one with tcpdump -w")
 
     def _take(self, file: BinaryIO, size: int) -> bytes:
-        """Read the next bytes; returns fewer, and sets `damage`, if the file ends."""
+        """Read the next bytes. If the file ends early, return fewer bytes and set `damage`."""
         content = file.read(size)
         self.position += len(content)
         if 0 < len(content) < size:
@@ -151,7 +151,7 @@ class CaptureFile:
                 yield packet
 
     def _block(self, kind: int, body: bytes, order: str, interfaces: list[Interface]) -> Packet | None:
-        """Returns a block's packet, if any; raises struct.error and IndexError if it is damaged."""
+        """Return the packet in a block, or None. Raises struct.error or IndexError if the block is damaged."""
         if kind == INTERFACE and len(interfaces) < INTERFACES_MAX:
             interfaces.append(Interface.read(body, order))
         elif kind == STATISTICS:
@@ -207,7 +207,7 @@ def _name(order: str) -> Literal["little", "big"]:
 
 
 dpkt: Final[Any] = importlib.import_module("dpkt")
-"""dpkt is untyped, because a metaclass creates the fields of its packets."""
+"""The dpkt module as `Any`, because a metaclass creates the fields of its packets and type checkers cannot see them."""
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 LINKS: Final[dict[int, Callable[[bytes], object]]] = {
@@ -230,7 +230,7 @@ UNREADABLE: Final = (dpkt.Error, struct.error, ValueError, IndexError, KeyError,
 
 @frozen
 class Segment:
-    """One TCP segment; addresses have 4 or 16 bytes."""
+    """One TCP segment. Its addresses have 4 bytes (IPv4) or 16 bytes (IPv6)."""
 
     time_ns: int
     source: tuple[bytes, int]
@@ -240,15 +240,15 @@ class Segment:
     acknowledged: int
     flags: int
     window: int
-    """The window without its scale."""
+    """The receive window as sent, before the window scale is applied."""
     size: int
-    """The number of content bytes on the wire."""
+    """The number of content bytes that were sent, although the capture may have fewer."""
     content: bytes
     """The captured bytes of the content."""
     scale: int | None
     """In a SYN, the scale of later windows in bits; None if absent."""
     stamp: int | None
-    """The sender's clock, 32 bits, usually in ms."""
+    """The sender's clock (TCP timestamp option), 32 bits, usually in ms."""
 
 
 def segment_of(packet: Packet) -> Segment | None:

@@ -64,7 +64,7 @@ class TcpStream:
         return self.end is not None and self.read >= self.end
 
     def begin(self, sequence: int) -> None:
-        """Set the sequence number of the next byte."""
+        """Set the sequence number of the stream's next byte."""
         self._next = sequence & MASK
 
     def position_of(self, sequence: int) -> int:
@@ -97,7 +97,7 @@ class TcpStream:
         return self._waiting > PENDING_MAX
 
     def skip(self, known: int) -> None:
-        """Skip a gap: continue at the first captured byte, or at `known` if bytes up to there were sent."""
+        """Skip missing bytes: continue at the first captured byte, or at `known` if bytes up to there were sent."""
         first = self._pending[0][0] if self._pending else known
         self._go(max(min(first, known) if known > self.read else first, self.read))
 
@@ -111,9 +111,9 @@ TICK_NS: Final = 1_000_000
 """The unit of a sender's counter is assumed to be 1 ms. A counter with another unit disagrees with the capture's clock.
 """
 AGREE_NS: Final = 25_000_000
-"""The maximum difference of clocks that agree, which is more than the usual delay from a sender to the capture."""
+"""How far two clocks may differ and still agree, which is more than the usual delay from a sender to the capture."""
 WINDOW_NS: Final = 10_000_000_000
-"""The period after which clocks are compared again. Within it, clocks drift by less than a tick (100 ppm)."""
+"""The period after which clocks are compared again. Within a period, clocks drift by less than a tick (100 ppm)."""
 STAMP_BITS: Final = 32
 
 
@@ -148,7 +148,7 @@ class SenderClock:
         if self._time_ns >= 0:
             ticks = (stamp - self._stamp) & ((1 << STAMP_BITS) - 1)
             if ticks >> (STAMP_BITS - 1):
-                # An older counter means that the segment is out of order.
+                # A counter that is lower than the previous one means that the segment is out of order.
                 return
             apart_ns = abs(time_ns - self._time_ns - ticks * TICK_NS)
             agreement.worst_ns = max(agreement.worst_ns, apart_ns)
@@ -163,14 +163,14 @@ UNACKNOWLEDGED_MAX: Final = 8 * 1024 * 1024
 """The maximum number of bytes of requests that wait for the broker's acknowledgement."""
 SEGMENT_MAX: Final = 64 * 1024
 BLOCKED_NS: Final = 25_000_000
-"""If a connection ends and its socket was last seen empty longer ago than this, answers may be unseen."""
+"""If a connection's socket was last seen empty longer than this before the connection ended, answers may be unseen."""
 
 
 @define(slots=True, eq=False)
 class Direction:
-    """One direction: its bytes, the bounds of their send times, and the receiver's window.
+    """One direction of a connection: its bytes, the bounds of their send times, and the receiver's window.
 
-    Invariant: `is_cut` is true from missing bytes until the beginning of the next frame.
+    Invariant: `is_cut` is true from the detection of missing bytes until the beginning of the next frame.
     """
 
     sender: Sender
@@ -183,7 +183,7 @@ class Direction:
     acknowledged: int = 0
     """The position up to which the receiver has acknowledged everything."""
     scale: int | None = None
-    """The scale of this sender's windows; None without a captured SYN."""
+    """The window scale of this direction's sender; None if no SYN of the sender was captured."""
     window_max: int = 0
     """The receiver's largest window."""
     told_ns: int = 0
@@ -282,7 +282,7 @@ class Conversation:
             self._tell_acknowledged(now_ns)
         window = segment.window << ((own.scale or 0) if other.scale != 0 else 0)
         other.window_max = max(other.window_max, window)
-        # A kernel sends if the window has room for one segment, or for half the largest window.
+        # A kernel sends if the receiver's window has room for one segment or is at least half as large as it ever was.
         enough = other.window_max // 2 if own.scale is None else min(SEGMENT_MAX, other.window_max // 2)
         is_open = window > 0 and window >= enough
         if acknowledged == half.come == half.read and is_open:
@@ -292,7 +292,7 @@ class Conversation:
             self._tap.blocked("answers", self._last_ns, now_ns)
 
     def _look_at_stuck(self, now_ns: int) -> None:
-        """Report when all answers that waited for the client have been captured."""
+        """Report that no answers wait any more, once all answers that waited for the client were captured."""
         if self._stuck_ns is not None and self.broker.arrivals.since_ns > self._stuck_ns:
             self._tap.unblocked("answers", self._stuck_ns, now_ns)
             self._stuck_ns = None
@@ -345,7 +345,7 @@ class Conversation:
         self._unacknowledged.clear()
 
     def _give_up(self, direction: Direction, now_ns: int, *, at_once: bool = False) -> None:
-        """Skip bytes that the receiver has acknowledged but the capture lacks."""
+        """Skip bytes that the receiver has acknowledged but the capture does not contain."""
         half = direction.half
         while half.is_known and (half.read < direction.acknowledged or half.is_full):
             if direction.missing_ns is None:
@@ -372,7 +372,7 @@ class Conversation:
         self.is_over = True
 
     def _tell_rest(self, now_ns: int) -> None:
-        """At the end, pass on waiting bytes and report missing bytes."""
+        """At the end of the connection, pass the waiting bytes to the tap and report missing bytes."""
         self._tell_taken(self.client)
         self._give_up(self.client, now_ns, at_once=True)
         self._tell_unacknowledged(now_ns)

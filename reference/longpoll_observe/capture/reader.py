@@ -27,13 +27,13 @@ from longpoll_runtime import Address, Runtime
 from longpoll_spec.tables import with_table
 
 OPEN_MAX: Final = 50_000
-"""The maximum number of connections followed at once. Above it, the connection that was silent longest counts as cut.
-"""
+"""The maximum number of connections followed at once. Above this limit, the connection silent for longest counts as
+cut."""
 CLOSED_MAX: Final = 10_000
 """The number of closed connections that are remembered, so that their last packets do not start new connections."""
 ROUND_TRIPS_MAX: Final = 1_000
 WAIT_S: Final = 600.0
-"""How long a write to the disk may take; only the reader waits for it."""
+"""How long a write to the disk may take; only the thread that reads the captures waits for the write."""
 OVERLAP_NS: Final = 1_000_000_000
 SAID_EVERY: Final = 4096
 """Packets between two progress reports."""
@@ -57,7 +57,7 @@ class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     answers: int
     clock: str
-    """`monotonic` if the senders' clocks always agree with the capture's, else `unix`."""
+    """`monotonic` if the clocks of all senders agree with the capture's clock, else `unix`."""
     damage: list[str] = []
     """The files that could not be read completely, with reasons."""
     trouble: str = ""
@@ -77,7 +77,7 @@ class Broker:
 
     @property
     def way_ns(self) -> int:
-        """The uncertainty of timestamps relative to the broker's kernel, as computed in the proxy."""
+        """The uncertainty of timestamps relative to the broker's kernel, computed as in the proxy."""
         if not self.round_trips:
             return UNCERTAINTY_NS_UNMEASURED
         return max(2 * int(median(self.round_trips)), UNCERTAINTY_NS_MIN)
@@ -161,8 +161,8 @@ def _in_order(files: Sequence[Path]) -> list[CaptureFile]:
 class _Reading:
     """State while captures are read.
 
-    Invariants: `_open` are the open conversations, the one that was silent longest first; `_closed` are the last ended
-    conversations. `last_ns` is the time of the latest packet of any kind.
+    Invariants: `_open` are the open conversations, first the one that was silent for longest; `_closed` are the last
+    ended conversations. `last_ns` is the time of the latest packet of any kind.
     """
 
     def __init__(
@@ -205,12 +205,12 @@ class _Reading:
                 self._others[name] = self._others.get(name, 0) + 1
 
     def seen(self) -> str:
-        """Returns the addresses that occur most often in the captures, as the rest of a sentence."""
+        """Returns a clause for an error message that lists the most frequent addresses in the captures."""
         most = sorted(self._others, key=self._others.__getitem__, reverse=True)[:3]
         return f"; most packets are of {', '.join(most)}" if most else ""
 
     def end_of(self, capture: CaptureFile) -> None:
-        """End a file, and record the dropped packets that it reports as losses."""
+        """Finish a file, and record the dropped packets that the file reports as losses."""
         self.is_next_file = True
         self._dropped += capture.dropped
         if capture.damage:
