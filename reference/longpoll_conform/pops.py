@@ -117,8 +117,9 @@ class _Got:
 
 @define(eq=False)
 class _Member:
-    """The only member of a group. Invariant: `got` maps a body to the messages with this body that pops returned, in
-    order.
+    """The only member of a group.
+
+    Invariant: `got` maps a body to the messages with this body that pops returned, in order.
     """
 
     place: Place

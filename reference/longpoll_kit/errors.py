@@ -31,14 +31,14 @@ HINTS: Final = {
     "heartbeats": "check what is sent to a poll while it waits, and that the timer of each poll is set again",
     "kept_by_restart": "check what is on disk when a publish is acknowledged",
 }
-"""Maps each property to advice where to look for the fault when the property is broken."""
+"""Maps each property to advice about where to look for the fault if a service breaks the property."""
 
 
 class ViolationError(LongpollError, AssertionError):
     """The service broke a property; the message describes what happened.
 
-    A subject may raise this error too, for its own property and with its own hint. Otherwise `prop` is a key of
-    `HINTS`.
+    A subject may raise this error too, for a property that the subject itself checks, with its own hint. Otherwise
+    `prop` is a key of `HINTS`.
     """
 
     def __init__(self, prop: str, what: str, hint: str | None = None) -> None:

@@ -1,7 +1,7 @@
 """One example: performs the steps on a subject, checks all answers with the model, and lists the latest events.
 
-A step ends when every poll that is owed a message has been answered; other polls stay in flight across steps. The
-example waits only for answers that must arrive, and for deadlines.
+A step ends when every poll that is owed a message has been answered; polls that are owed none stay in flight across
+steps. The example waits only for answers that must arrive, and for deadlines.
 
 `machine` chooses the steps. `run` records failures.
 """
@@ -42,25 +42,25 @@ Order = Literal["cancel only", "cancel first", "together"]
 QUEUE_COUNT: Final = 2
 POLLS_MAX: Final = 8
 LINES_MAX: Final = 40
-"""The maximum number of lines of a service's code before which the kit stops a thread."""
+"""The kit stops a thread before at most this many lines of the service's code, one after another."""
 MISSES_MAX: Final = 3
-"""After this many lines in a row at which no thread stopped, the kit assumes that the service has no further lines,
+"""After this many successive lines at which no thread stopped, the kit assumes that the service has no further lines,
 because even a busy machine rarely misses so many."""
 GIVEN_UP_MS: Final = 5_000
 """The kit gives up a poll that is still unanswered this long after it became late."""
 HELD_MS: Final = 5
-"""A poll that was sent at least this long before its message's publish began counts as waiting at that time."""
+"""A poll that was sent at least this long before a publish began counts as waiting when the publish began."""
 HELD_SHARE: Final = 0.1
-"""A poll that ends empty before this fraction of its timeout was not held by the service."""
+"""If a poll ends empty before this fraction of its timeout, the service did not hold the poll."""
 DISTURBED_SHARE: Final = 0.8
-"""The kit publishes to another queue after this fraction of a poll's timeout, so a wait that starts again is clearly
-late."""
+"""The kit publishes to another queue after this fraction of a poll's timeout. A service that then restarts the poll's
+wait answers clearly late."""
 HERD_MAX: Final = 200
-"""The maximum number of polls that wait at once, unless the user sets another number."""
+"""The maximum number of polls that wait at once, if the user sets no other number."""
 BODY_MAX: Final = 65_536
-"""The size of the largest message body in bytes, unless the user sets another size."""
+"""The size of the largest message body in bytes, if the user sets no other size."""
 HELD_WAIT_MS: Final = 100
-"""A poll with a shorter timeout shows little about whether the service holds polls."""
+"""The minimum timeout for the check that the service holds polls, because shorter timeouts show little."""
 UNHELD_MAX: Final = 5
 """After this many polls in a row that ended empty at once, the kit reports that the service holds no polls."""
 REDELIVERY_MS_MAX: Final = 10_000
@@ -96,7 +96,7 @@ NEEDED: Final = {
     DELETED: "delete_queue",
     KEPT_ALIVE: "heartbeats",
 }
-"""Maps each situation that must occur at least once to the ability that it needs."""
+"""Maps each situation that must occur at least once to the optional method that the situation needs."""
 
 
 @define(eq=False)
@@ -115,18 +115,18 @@ class Example:
     """Unique among all examples against one service, because the names of the example's queues contain it."""
     workers: Workers
     suspect: Callable[[ViolationError], None]
-    """Records a small delay. Raises the violation if the run had such a delay before."""
+    """Records an answer that was slightly late. Raises the violation if the run already had such an answer."""
     long_ms: int
     short_ms: int
     told: RecordedHistory
     counts: Counter[str] = field(factory=Counter)
     step_ms: float = inf
-    """The time limit of a burst: when it has passed, the step publishes no further message."""
+    """The time limit of a burst. After this time, the step publishes no further message."""
     queues: list[Queue] = field(init=False)
     polls: Polls = field(init=False)
     abilities: frozenset[str] = field(init=False)
     excused: Counter[str] = field(factory=Counter)
-    """Delays for which the service is not blamed, because the host paused."""
+    """Counts the late answers for which the service is not blamed, because the host paused."""
     _asks: list[Ask] = field(factory=list)
     _past: list[Queue] = field(factory=list)
     _moments: list[Moment] = field(factory=list)
@@ -137,7 +137,7 @@ class Example:
 
     @property
     def tried(self) -> frozenset[str]:
-        """The abilities to test: `acknowledge` only if the service redelivers within `REDELIVERY_MS_MAX`."""
+        """The optional methods to test; `acknowledge` only if the service redelivers within `REDELIVERY_MS_MAX`."""
         again_ms = getattr(self.subject, "redelivery_ms", None)
         is_waited_for = again_ms is not None and again_ms <= REDELIVERY_MS_MAX
         return self.abilities if is_waited_for else self.abilities - {"acknowledge"}
@@ -228,14 +228,17 @@ class Example:
         return f"{sum(ask.ended_ns is None for ask in asks)} of {count} wait"
 
     def wake(self, queue: Queue, payload: Any, count: int, place: Any = "end") -> str:
-        """Hold polls until the service has certainly received them, as a later poll's deadline shows, then publish."""
+        """Hold polls, publish when the service has certainly received them, and check that they are woken.
+
+        The service has received the polls when a poll that was sent after them has reached its deadline.
+        """
         self.poll(queue, place, self.long_ms, count)
         other = self._other(queue)
         self.expire(other, self.short_ms)
         return self.publish(queue, payload)
 
     def expire(self, queue: Queue, timeout_ms: int, place: Any = "end", other: Queue | None = None) -> str:
-        """Let a poll wait until its deadline. A message in the other queue must not end its wait."""
+        """Let a poll wait until its deadline. A message in the queue `other` must not end the wait."""
         ask = self._expire(queue, timeout_ms, place, other)
         if ask.is_suspected:
             # Repeat the step, because a slow service will be late again and a host pause is over.
@@ -253,7 +256,7 @@ class Example:
         return str(ask)
 
     def herd(self, queue: Queue, count: int, place: Any = "end") -> str:
-        """Hold many polls of a queue at once, serve the other queue meanwhile, and then wake all of the polls."""
+        """Hold many polls of a queue at once, serve another queue meanwhile, and then wake all of the polls."""
         other = self._other(queue)
         first, is_shared = self._first(queue, place), isinstance(queue, OffsetQueue)
         self._first(other, place)
@@ -284,7 +287,7 @@ class Example:
         self._quiet = [self._begin(queue, self._first(queue, "end"), timeout_ms) for queue in self.queues]
 
     def silence(self, timeout_ms: int) -> str:
-        """Hold a poll until its deadline while nothing happens, and wake another poll shortly before its deadline."""
+        """Hold a poll until its deadline while nothing happens, and wake a second poll shortly before its deadline."""
         if not self._quiet:
             self.begin_silence(timeout_ms)
         woken, expired = self._quiet
@@ -298,7 +301,7 @@ class Example:
         return f"{woken.timeout_ms:,} ms"
 
     def beyond(self, queue: Queue, count: int = 3) -> str:
-        """Poll from a position behind the end of the queue. Any answer is correct if it arrives in time."""
+        """Poll from a position behind the end of the queue. Any answer that arrives in time is correct."""
         other = self._other(queue)
         if not (isinstance(queue, OffsetQueue) and isinstance(other, OffsetQueue)):
             return NOTHING_DONE
@@ -315,7 +318,7 @@ class Example:
         return str(ask)
 
     def fall_silent(self, queue: Queue, count: int) -> str:
-        """Let clients send polls and then read nothing, and check that the service still serves other clients.
+        """Let clients send polls without reading the answers, and check that the service still serves other clients.
 
         After the deadlines of these polls, other clients of the same queue must be served too. At the end the silent
         clients read their answers, which may be anything, so that no connection stays open.
@@ -354,7 +357,7 @@ class Example:
         return f"{rounds} times"
 
     def redeliver(self, queue: Queue, payload: bytes) -> str:
-        """Take a message without acknowledging it, and check that it is delivered again when this is due."""
+        """Take a message without acknowledging it, and check that the service delivers it again in time."""
         again_ms = getattr(self.subject, "redelivery_ms", None)
         if again_ms is None or "acknowledge" not in self.tried:
             return NOTHING_DONE
@@ -391,7 +394,7 @@ class Example:
         return f"{rounds} times"
 
     def preempt(self, queue: Queue, payload: bytes, who: Who) -> str | None:
-        """Stop a poll between two lines of the service's code and publish meanwhile, or vice versa.
+        """Stop a poll between two lines of the service's code and publish meanwhile, or stop the publish and poll.
 
         If the service is not Python code in this process, the polls and publishes are not stopped.
         """
@@ -406,7 +409,7 @@ class Example:
         return f"before each of {reached} lines" if reached else None
 
     def cancel(self, queue: Queue, payload: Any, order: Order, gap_us: int, place: Any = "end") -> str:
-        """Cancel a waiting poll, and publish a message never, right after the cancel or at the same time."""
+        """Cancel a waiting poll, and publish a message right after the cancel, at the same time, or not at all."""
         ask = self._begin(queue, self._first(queue, place), self.long_ms)
         self.polls.wait_sent(ask)
         if ask.error is None:
@@ -458,7 +461,7 @@ class Example:
         return self.wake(other, b"", 1)
 
     def restart(self) -> str:
-        """Restart the service, and check that acknowledged messages survive if the service promises it."""
+        """Restart the service, and check that acknowledged messages survive if the service declares `durable`."""
         held, now_ns = list(self.polls.under_way), self.runtime.monotonic_ns()
         for ask in held:
             self.told.abandoned(ask)
@@ -479,7 +482,7 @@ class Example:
         return f"{len(held)} polls were in flight"
 
     def end(self) -> None:
-        """Wait for all polls, read every queue to its end, and check that no further message arrives."""
+        """Wait for all polls, read every queue to its end, and check that no unexpected message arrives."""
         self.settle()
         for queue in self.queues:
             self._end_polls(queue)
@@ -492,7 +495,7 @@ class Example:
             for ask in asks:
                 self._wait_over(ask)
             self.settle()
-            # A message that an unanswered poll may have taken can still arrive, so poll such queues again.
+            # An unanswered poll may have taken a message that can still arrive, so poll the queues of such polls again.
             left = [self._queue(ask) for ask in asks if ask.answer is None or ask.answer.bodies]
         self._look_for_second_answers()
 
@@ -546,7 +549,7 @@ class Example:
         return self._asked(Ask(0, queue.name, *self._position(queue, first), wait_of(self.subject, timeout_ms), 0))
 
     def _asked(self, ask: Ask) -> Ask:
-        """Register a poll that is about to be sent, with its number and start time."""
+        """Register a poll that is about to be sent, and set the poll's number and start time."""
         self._asks.append(ask)
         ask.number, ask.begun_ns = len(self._asks), self.runtime.monotonic_ns()
         return ask
@@ -555,7 +558,7 @@ class Example:
         return self.queues[self.queues.index(queue) - 1]
 
     def _position(self, queue: Queue, first: Any) -> tuple[int, Any]:
-        """Return the number of the first requested message, and its position for the subject."""
+        """Return the number of the first requested message, and the position to pass to the subject."""
         return first, queue.positions[first] if isinstance(queue, OffsetQueue) else None
 
     def _preempt_poll(self, queue: Queue, payload: bytes, pause: Pause) -> bool:
@@ -583,7 +586,7 @@ class Example:
         return is_reached
 
     def _first(self, queue: Queue, place: Any) -> Any:
-        """Return the number of the first message to request. For "end", read the whole queue first."""
+        """Return the number of the first message to request. For the place "end", read the whole queue first."""
         if place == "end":
             self._read_up(queue)
             return queue.end if isinstance(queue, OffsetQueue) else 0
@@ -634,9 +637,9 @@ class Example:
         return ask
 
     def _was_not_held(self, ask: Ask) -> bool:
-        """Whether a poll ended empty long before its deadline, for a service that may answer early.
+        """Whether a poll ended empty long before its deadline, if the service may answer early.
 
-        For other services, the model already reports such an answer as a violation.
+        If the service may not answer early, the model already reports such an answer as a violation.
         """
         if not self.allowances.may_answer_early or ask.timeout_ms < HELD_WAIT_MS:
             return False
@@ -699,7 +702,7 @@ class Example:
         self._count(ask, queue)
 
     def _judge_parts(self, ask: Ask) -> None:
-        """Judge the messages of each queue separately. A queue without messages in the answer is not judged."""
+        """Check the messages of each queue separately. Skip a queue that has no messages in the answer."""
         assert ask.answer is not None
         bodies = list(ask.answer.bodies)
         for part in ask.parts:
@@ -732,13 +735,13 @@ class Example:
         now_ns, bodies = self.runtime.monotonic_ns(), set(ask.answer.bodies)
         again_ms = getattr(self.subject, "redelivery_ms", None)
         for message in queue.messages:
-            # An acknowledgement may be ineffective if it arrived after the redelivery time.
+            # If an acknowledgement arrives after the redelivery time, it may have no effect.
             is_in_time = not again_ms or now_ns < max(ask.begun_ns, message.begun_ns) + again_ms * MS
             if message.body in bodies and is_in_time:
                 message.read_ns = now_ns
 
     def _tell_answered(self, queue: Queue, ask: Ask, *, is_doubted: bool) -> None:
-        """Record an answer in the history, without its delay if the host may have caused the delay."""
+        """Record an answer in the history; if `is_doubted`, the host may have caused its delay, so omit the delay."""
         end_ns = ask.ended_ns
         assert end_ns is not None
 
@@ -787,7 +790,7 @@ class Example:
         self.excused[WOKEN] += (self.runtime.monotonic_ns() - since_ns) / MS > self.allowances.wake_ms
 
     def _wait_lost(self, ask: Ask, message: Message) -> None:
-        """Wait for an overdue poll. If its answer arrives before its deadline, the poll was only late."""
+        """Wait for a poll that should have been woken. If it is answered before its deadline, it was only late."""
         lost = self._lost(ask, message)
         if not self._is_over(ask):
             raise lost

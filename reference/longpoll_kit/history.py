@@ -1,8 +1,8 @@
-"""Record a run's publishes and polls in a history, so that the judge can check them too.
+"""Record a run's publishes and polls in a history, so that the judge can check the run too.
 
 Without a history, nothing is recorded. The kit observes events from outside, so it records each event as an interval:
 the service received a poll between the start and the end of `start_poll`, and it sent an answer before the kit saw the
-answer, earlier by at least the host pauses in between.
+answer, but earlier by no more than the host pauses in between.
 
 `longpoll.HistoryWriter` writes histories. `longpoll.judge` checks them.
 """
@@ -49,8 +49,8 @@ class History(Protocol):
 class RecordedHistory:
     """Records one example in a history. Without a history, every method does nothing.
 
-    Invariant: `_open` holds the recorded polls whose ends are not recorded yet; `_lock` protects `_open` and
-    `_is_left`.
+    Invariant: `_open` holds the recorded polls whose ends are not recorded yet; `_lock` protects the attributes `_open`
+    and `_is_left`.
     """
 
     history: History | None
@@ -59,12 +59,12 @@ class RecordedHistory:
     _is_left: bool = False
 
     def published(self, queue: Queue, message: Message) -> None:
-        """Record a publish. The message was acknowledged some time after the publish began."""
+        """Record a publish as an interval: the service acknowledged the message some time after the publish began."""
         if self.history is not None:
             self.history.published(queue.name, message.number, since_ns=message.begun_ns)
 
     def sent(self, ask: Ask) -> None:
-        """Record a poll, which the service received some time after its start.
+        """Record a poll as an interval: the service received the poll some time after the poll's start.
 
         The poll's own thread calls this method.
         """

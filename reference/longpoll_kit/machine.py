@@ -37,7 +37,7 @@ from longpoll_runtime.recoverable import FAULTS
 
 Arguments = ParamSpec("Arguments")
 Extreme: TypeAlias = "tuple[str, str, Callable[[LongPollMachine], None]]"
-"""The axis of an extreme step, the value that the step reaches on this axis, and the step.
+"""A step at the limits of an axis (such as the number of polls): the axis, the value that the step reaches, the step.
 
 If the value is empty, the step returns it. Later steps of an axis reach larger values."""
 
@@ -49,8 +49,8 @@ def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concat
     def wrapped(machine: Any, /, *nothing: Arguments.args, **arguments: Arguments.kwargs) -> None:
         machine.do(body.__name__, arguments, lambda: body(machine, *nothing, **arguments))
 
-    # Hypothesis disables rules at random for whole examples, by this name. With different names, most examples would
-    # have only polls or only publishes; with one name, all rules stay enabled.
+    # Hypothesis disables rules at random for whole examples, and identifies them by this name. With different names,
+    # most examples would have only polls or only publishes; with one name, all rules stay enabled.
     wrapped.__name__ = "step"
     return wrapped
 
@@ -75,7 +75,7 @@ def _can(ability: str) -> Callable[[Any], bool]:
 LARGE_COUNT: Final = 24
 """How many messages of the largest size are published in a row."""
 HERDS: Final = (12, 40)
-"""Numbers of polls that wait at once. They come before the full herd, because a small herd shows most faults faster."""
+"""Numbers of polls that wait at once, tried before the largest number, because few polls show most faults faster."""
 BRINK_ROUNDS: Final = 5
 WIDE_TEXT: Final = " \u00fc\u20ac\U0001f600 ".encode()
 """Characters of two, three and four bytes in UTF-8, with a space before and after them."""
@@ -111,16 +111,16 @@ class LongPollMachine(RuleBasedStateMachine):
     subject: ClassVar[Callable[[], LongPollSubject]]
     """Creates a subject for every example. Start a service that outlives an example in a module or a fixture."""
     wake_ms: ClassVar[int] = 500
-    """The longest time from when a message and a poll for it are both present to the poll's answer."""
+    """The time limit for a wake: from the time when a message and a poll for it are both present to the answer."""
     late_ms: ClassVar[int] = 250
-    """The longest time from a poll's deadline to its answer."""
+    """How late after its deadline a poll may be answered."""
     early_ms: ClassVar[int] = 2
     """How long before its deadline a poll may get an empty answer, because the service's clock may count milliseconds.
     """
     visible_ms: ClassVar[int] = 0
     """How long a message may stay invisible to polls after its publish was acknowledged."""
     long_ms: ClassVar[int] = 2_000
-    """The timeout of most polls; nearly all are answered long before it."""
+    """The timeout of most polls; nearly all of these polls are answered long before it."""
     short_ms: ClassVar[tuple[int, ...]] = (10, 50, 300)
     """The timeouts of polls that wait until their deadlines, from the most frequent to the rarest."""
     burst: ClassVar[int] = 1_100
@@ -128,7 +128,7 @@ class LongPollMachine(RuleBasedStateMachine):
     body_max: ClassVar[int] = BODY_MAX
     """The size of the largest published message body in bytes; a service may declare a smaller limit."""
     polls_max: ClassVar[int] = HERD_MAX
-    """How many polls wait at once in the largest herd of a run."""
+    """The largest number of polls that wait at once in a run."""
     silence_ms: ClassVar[int] = 6_000
     """The length of the silence test, in which polls wait while nothing happens to their queues; 0 skips the test."""
     may_answer_early: ClassVar[bool] = False
@@ -142,7 +142,7 @@ class LongPollMachine(RuleBasedStateMachine):
         cls.TestCase = type(f"{cls.__name__}.TestCase", (MachineTestCase,), names)  # type: ignore[assignment]
 
     def __init__(self, run: Run | None = None) -> None:
-        """Begin an example that belongs to a run, or a single example."""
+        """Begin an example. It belongs to `run`, or stands alone if `run` is None."""
         super().__init__()
         self._steps: list[str] = []
         self._calls: list[str] = []
@@ -261,7 +261,8 @@ class LongPollMachine(RuleBasedStateMachine):
             if silence_ms:
                 with quiet._kept(f"silence(timeout_ms={silence_ms})"):
                     quiet.example.begin_silence(silence_ms)
-            # Each example ends with a wait. Share one example if this wait is long, as with timeouts in whole seconds.
+            # Each example ends with a wait of the shortest timeout. Share one example if this wait is long, as with
+            # timeouts in whole seconds.
             shared = cls(run) if wait_of(subject, 1) >= SHARED_MS else None
             try:
                 cls._run_extremes(run, quiet.example, shared)
@@ -279,7 +280,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @classmethod
     def _run_extremes(cls, run: Run, example: Example, shared: LongPollMachine | None) -> None:
-        """Run each extreme step that fits into the remaining time. Repeat a step during which the host paused."""
+        """Run each extreme step that fits into the remaining time. Repeat a step if the host paused during it."""
         begun_ns = run.runtime.monotonic_ns()
         whole_ns = inf if run.until_ns is None else run.until_ns - begun_ns
         spent: dict[object, tuple[int, float]] = {}
@@ -372,7 +373,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _excused(run: Run, shared: LongPollMachine | None) -> int:
-        """Return the number of late answers during host pauses so far, including those of a shared example."""
+        """Return the number of late answers so far that host pauses explain, including those of a shared example."""
         return run.excused.total() + (shared.example.excused.total() if shared is not None else 0)
 
     @property
@@ -382,7 +383,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     def do(self, name: str, arguments: Mapping[str, Any], body: Callable[[], object]) -> None:
         """Do one step, unless an earlier step failed or the run's time is over."""
-        # These steps are needed because polls still wait.
+        # The steps `end` and `silence` are needed because polls still wait.
         is_needed = name in {"end", "silence"} and self.run.failure is None
         if not self._is_sound or (self.run.is_over and not is_needed):
             return
@@ -401,7 +402,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @contextmanager
     def _kept(self, call: str) -> Iterator[None]:
-        """Record the exceptions of this step in the run."""
+        """Record an exception of this step in the run."""
         try:
             yield
         except StandstillError:

@@ -1,4 +1,4 @@
-"""The correct answers: the messages of each queue, and for each answer whether it can be right.
+"""The correct answers: the messages of each queue, and a check whether an answer can be right.
 
 The kit observes everything from outside. A message is certainly available after its publish was acknowledged, and
 possibly available after its publish began. A poll is received at some time after its start. Therefore every violation
@@ -19,7 +19,7 @@ from longpoll_kit.errors import SubjectError, ViolationError
 from longpoll_kit.subject import LongPollSubject, MessageOrder, Polled
 
 MS: Final = 1_000_000
-"""Nanoseconds of a millisecond."""
+"""The number of nanoseconds in a millisecond."""
 SHOWN_MAX: Final = 60
 """The maximum number of characters of a body in an error message."""
 
@@ -42,11 +42,14 @@ class Allowances:
     may_answer_early: bool = False
 
     def deadline_ns(self, ask: Ask) -> int:
-        """The earliest possible deadline of a poll, because the service received the poll after its start."""
+        """A poll's start plus its timeout, which is its earliest possible deadline.
+
+        The service may have received the poll later.
+        """
         return ask.begun_ns + (ask.timeout_ms - self.early_ms) * MS
 
     def earliest_end_ns(self, ask: Ask) -> int:
-        """The earliest time of an empty answer. A message that is present before this time must be returned."""
+        """The earliest time of an empty answer. If a message is present before this time, the answer must return it."""
         return ask.begun_ns if self.may_answer_early else self.deadline_ns(ask)
 
 
@@ -63,14 +66,14 @@ class Message:
     taken_by: Ask | None = None
     """The poll that got this message from a consuming service."""
     in_doubt: bool = False
-    """Whether a poll that ended without an answer may have taken this message. Then no other poll needs to get it."""
+    """Whether a poll that ended without an answer may have taken this message. If so, no other poll need get it."""
     read_ns: int | None = None
     """When the reader's acknowledgement of this message returned; only for a service with `acknowledge`."""
 
     key: str = ""
     """The ordering key: messages of one key are in order. Empty if the whole queue is in order."""
     is_unordered: bool = False
-    """Whether the position of this message is still unknown, because others were published at the same time."""
+    """Whether this message's position is still unknown, because others were published at the same time."""
 
     def is_sure(self, moment_ns: int | None = None) -> bool:
         """Return whether the publish of the message was acknowledged, optionally before a given time."""
@@ -103,12 +106,12 @@ class Ask:
     is_suspected: bool = False
     """Whether this poll was already reported as late."""
     is_excused: bool = False
-    """Whether the answer was late, but by no more than the host paused."""
+    """Whether the answer was late, but only because the host paused."""
     is_stopped: bool = False
     """Whether the kit stopped the thread of this poll, so the poll may have reached the service long after its start.
     """
     is_stray: bool = False
-    """Whether any answer in time is correct, for example because the position is not in the queue."""
+    """Whether any answer is correct if it arrives in time, for example because the position is not in the queue."""
     is_kept: bool = False
     """Whether the kit does not acknowledge the messages of this poll, to test their redelivery."""
     parts: list[Ask] = field(factory=list)
@@ -126,8 +129,8 @@ class Ask:
 class Queue(ABC):
     """A queue as the kit has observed it.
 
-    Invariant: `messages[n].number == n`; all messages except the last are acknowledged, because the kit publishes them
-    one after another.
+    Invariant: `messages[n].number == n`; all messages except the last one are acknowledged, because the kit publishes
+    messages one after another.
     """
 
     name: str
@@ -149,7 +152,7 @@ class Queue(ABC):
 
     @abstractmethod
     def owed(self, ask: Ask) -> Message | None:
-        """A message for which a poll in flight must be answered now; None if the poll may still wait."""
+        """Return a message for which a poll in flight must be answered now; None if the poll may still wait."""
 
     @abstractmethod
     def judge(self, ask: Ask) -> None:
@@ -160,7 +163,7 @@ class Queue(ABC):
         assert ask.cancelled_ns is not None
 
     def judge_moment(self, ask: Ask) -> None:
-        """Check that an answer did not come too early, and has no message from after the poll's cancel."""
+        """Check that an answer did not come too early, and has no message published after the poll's cancel."""
         assert ask.answer is not None
         assert ask.ended_ns is not None
         early_ns = self.allowances.earliest_end_ns(ask) - ask.ended_ns
@@ -176,7 +179,7 @@ class Queue(ABC):
                 raise ViolationError("cancelled_is_over", f"{ask} got {message}, which was published after its cancel")
 
     def passed_over(self, ask: Ask, message: Message) -> ViolationError:
-        """The violation that a poll got an empty answer although a message was available."""
+        """Return the violation that a poll got an empty answer although a message was available."""
         assert message.acked_ns is not None
         since_ms = (self.allowances.earliest_end_ns(ask) - message.acked_ns) / MS
         when = f"{since_ms:.1f} ms before its deadline" if message.acked_ns > ask.begun_ns else "before it was begun"
@@ -184,7 +187,7 @@ class Queue(ABC):
         return ViolationError(self.property_lost(ask, message), what)
 
     def property_lost(self, ask: Ask, message: Message) -> str:
-        """The property that is broken if a poll did not get an acknowledged message."""
+        """Return the property that is broken if a poll did not get an acknowledged message."""
         assert message.acked_ns is not None
         if message.acked_ns > ask.begun_ns:
             return "no_lost_wakeup"
@@ -238,7 +241,7 @@ class OffsetQueue(Queue):
             self.positions[ask.first] = ask.answer.position_next
 
     def _place(self, number: int, body: bytes) -> None:
-        """Assign a message that was published at the same time as others the number at which a poll read it."""
+        """Give a message that was published at the same time as others the number at which a poll read the message."""
         group = [message for message in self.messages[number:] if message.is_unordered]
         found = next((message for message in group if message.body == body), None)
         if found is not None and group[0].number == number:
@@ -263,7 +266,7 @@ class NewestQueue(OffsetQueue):
     """A queue whose polls get the newest message after their position, and possibly some messages before it."""
 
     def _judge_bodies(self, ask: Ask, bodies: Sequence[bytes]) -> Sequence[Message]:
-        """Check that messages rise from the requested position and end with one at least as new as the poll."""
+        """Check that the messages are in order, and that the last is at least as new as the newest before the poll."""
         by_body = {message.body: message for message in self.messages}
         found: list[Message] = []
         for body in bodies:
@@ -285,7 +288,7 @@ def _number(message: Message) -> int:
 
 
 def never_published(ask: Ask, body: bytes) -> ViolationError:
-    """The violation that a poll got a body that was never published to its queue."""
+    """Return the violation that a poll got a body that was never published to its queue."""
     return ViolationError("right_messages", f"{ask} got {shown(body)}, which was never published to its queue")
 
 
@@ -293,13 +296,13 @@ def never_published(ask: Ask, body: bytes) -> ViolationError:
 class ConsumingQueue(Queue):
     """A queue that delivers each message to one poll.
 
-    Invariant: `_answers` has the polls that ended with messages, and `_nothings` the polls that ended empty at their
-    deadlines. Every message before `_first_free` was delivered or is in doubt.
+    Invariant: `_answers` contains the polls that ended with messages, and `_nothings` the polls that ended empty at
+    their deadlines. Every message before `_first_free` was delivered or is in doubt.
     """
 
     order: MessageOrder = "total"
     redelivery_ms: int | None = None
-    """How long after its delivery a message may be delivered again; None if this never happens."""
+    """How long after a delivery a message may be delivered again; None if the service never delivers it again."""
     client_ends_wait: bool = False
     """Whether a poll that ended empty may still have taken a message that arrived at its end."""
     _by_body: dict[bytes, Message] = field(factory=dict)
@@ -316,7 +319,7 @@ class ConsumingQueue(Queue):
         return message
 
     def waiting(self) -> Message | None:
-        """The first message that some poll must still get; None if every message was delivered or is in doubt."""
+        """Return the first message that some poll must still get; None if each was delivered or is in doubt."""
         for message in self.messages[self._first_free : self.end]:
             if message.taken_by is None and not message.in_doubt:
                 return message
@@ -324,11 +327,11 @@ class ConsumingQueue(Queue):
         return None
 
     def owed(self, ask: Ask) -> Message | None:  # noqa: ARG002 - it is anybody's
-        """Return any message that was not delivered yet, because no poll may wait while there is such a message."""
+        """Return any message that was not delivered yet, because no poll may wait while such a message exists."""
         return self.waiting()
 
     def judge(self, ask: Ask) -> None:
-        """Check that each message is new, in order, and later than the messages of earlier polls."""
+        """Check that each message is new, in order, and later than the messages that earlier polls got."""
         assert ask.answer is not None
         self.judge_moment(ask)
         if not ask.answer.bodies:

@@ -19,7 +19,7 @@ from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.recoverable import FAULTS
 
 PATIENCE_MAX_MS: Final = 30_000
-"""A host pause longer than this ends the example, because late answers then prove nothing."""
+"""A host pause longer than this ends the example, because late answers prove nothing after such a pause."""
 
 
 WAITING_MAX: Final = 1
@@ -27,9 +27,9 @@ WAITING_MAX: Final = 1
 
 
 class Workers:
-    """Worker threads that all examples of a run share, because the watch for host pauses needs threads that live on.
+    """Worker threads that all examples of a run share, because the watch for host pauses needs threads that do not end.
 
-    Invariant: `_idle` has the task queues of the workers without a task; `_lock` protects it.
+    Invariant: `_idle` contains the task queues of the workers without a task; `_lock` protects `_idle`.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -40,7 +40,7 @@ class Workers:
         self._threads: dict[Queue[Callable[[], None] | None], Thread] = {}
 
     def do(self, body: Callable[[], None]) -> None:
-        """Run a function on an idle or new worker. The function must not raise an exception."""
+        """Run a function on an idle worker, or on a new one. The function must not raise an exception."""
         with self._lock:
             worker = self._idle.pop() if self._idle else None
             if worker is None:
@@ -71,7 +71,7 @@ class Polls:
     """The polls of one example.
 
     Invariant: a poll is in `under_way` from `begin` until `take_ended` returns it for checking; `_changed` protects the
-    fields of its `Ask`.
+    fields of the poll's `Ask`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Polls:
     ) -> None:
         """Create an empty set of polls.
 
-        A poll's own thread calls `sent` when the poll has been sent, before other threads can see this.
+        When a poll has been sent, its own thread calls `sent` before other threads can see that it was sent.
         """
         self._sent = sent
         self.under_way: list[Ask] = []
@@ -140,7 +140,7 @@ class Polls:
         return sorted(ended, key=lambda ask: ask.ended_ns or 0)
 
     def apart(self, body: Callable[[], object], pause: Pause | None = None) -> Callable[[], None]:
-        """Run a function on its own thread; return a function that waits for its end and raises its exception."""
+        """Run a function on its own thread; return a function that joins the thread and raises its exception."""
         errors: list[Exception] = []
         ended = self._runtime.event()
 
@@ -180,7 +180,7 @@ class Polls:
         self._wait_plainly(lambda: False, gap_us / 1000)
 
     def awake_ms(self, begin_ns: int, end_ns: int) -> float:
-        """The time between two past timestamps without host pauses, in milliseconds."""
+        """The time between two past timestamps in milliseconds, minus host pauses."""
         self._watch.wait_seen(end_ns)
         return (end_ns - begin_ns) / MS - self._watch.stalled_ms(begin_ns, end_ns)
 

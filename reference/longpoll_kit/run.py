@@ -1,7 +1,7 @@
 """One run: the state that its examples share, its report, and its start by Hypothesis as a test case or by a call.
 
-Hypothesis's deadlines are off, and the run keeps a failure that does not recur, because a race does not happen every
-time.
+Hypothesis's deadlines are off, and the run keeps a failure that does not recur, because a race does not occur in every
+execution.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Verdict = Literal["valid", "invalid", "unknown"]
 WATCH_S: Final = 0.005
 """The interval of checks for host pauses, much shorter than the allowed delays."""
 EXCUSED_SHARE: Final = 0.5
-"""If host pauses excused more than this fraction of all wakes or deadlines, the others prove too little."""
+"""If host pauses excused more than this fraction of all wakes, or of all deadlines, the rest proves too little."""
 NOT_SHOWN: Final = "not shown"
 """The text of a report for an axis on which no step counts."""
 NO_FURTHER: Final = " (no further, because "
@@ -57,7 +57,7 @@ class KitReport:
     rule_counts: Mapping[str, int]
     """How often each step was done."""
     left_out: tuple[str, ...]
-    """The optional methods that the subject lacks, so the run did not test them."""
+    """The optional methods that the subject lacks, which the run therefore did not test."""
     examples: int
     excused: int
     """The number of late answers that a host pause explains."""
@@ -127,7 +127,7 @@ class Run:
     counts: Counter[str] = field(factory=Counter)
     rule_counts: Counter[str] = field(factory=Counter)
     example_done: Callable[[int], None] = lambda _done: None
-    """Called with the number of examples so far."""
+    """Called after each example with the number of examples so far."""
     abilities: frozenset[str] = frozenset()
     examples: int = 0
     """The number of examples before the first failure."""
@@ -138,7 +138,8 @@ class Run:
     standstills: int = 0
     """The number of examples that ended because the host paused for too long."""
     excused_alone: int = 0
-    """The number of excused late answers in the steps that ran alone. Their axes are reported as not shown."""
+    """The number of late answers that host pauses explain, in steps that ran alone. The axes of these steps are
+    reported as not shown."""
     judged: Counter[str] = field(factory=Counter)
     """The counts of the steps that ran alone, which `counts` does not include."""
     axes: dict[str, str] = field(factory=dict)
@@ -149,7 +150,7 @@ class Run:
     until_ns: int | None = None
     """When the run ends; None if a number of examples limits the run."""
     step_ms: float = inf
-    """The time limit of a burst: when it has passed, the step publishes no further message."""
+    """The time limit of a burst. After this time, the step publishes no further message."""
     watch: HostPauseWatch = field(factory=lambda: HostPauseWatch(sleep_s=WATCH_S))
     workers: Workers = field(init=False)
 
@@ -166,7 +167,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time of the run is over, or after a failure the time for shrinking."""
+        """Whether the time of the run is over; after a failure, whether the time for shrinking is over."""
         ends_ns = self.until_ns if self.ends_ns is None else self.ends_ns
         return ends_ns is not None and self.runtime.monotonic_ns() > ends_ns
 
@@ -175,9 +176,9 @@ class Run:
         self.axes[axis] = f"{self.axes.get(axis, NOT_SHOWN).partition(NO_FURTHER)[0]}{NO_FURTHER}{why})"
 
     def suspect(self, error: ViolationError) -> None:
-        """Record a late answer. Raises the violation if the run had a late answer before.
+        """Record a late answer. Raises the violation if the run already had a late answer.
 
-        One unexplained delay may be the host's fault; two delays are the service's fault.
+        One unexplained late answer may be the host's fault; two late answers are the service's fault.
         """
         self.suspicions.append(error)
         if len(self.suspicions) > 1:
@@ -216,7 +217,8 @@ class Run:
     def _verdict(self, left_out: tuple[str, ...]) -> tuple[Verdict, str, str]:
         """The verdict, the reason, and the violated property."""
         if self.failure is not None:
-            # An exception of the subject other than a violation fails the test as an error.
+            # If the subject raised an exception that is not a violation, the test ends with an error instead of a
+            # failure.
             if not isinstance(self.failure.error, ViolationError):
                 why = f"the service refused requests or was gone in step {self.failure.steps[-1]}: {self.failure.error}"
                 return "unknown", f"{why}; look why it ended, for example in its log, and start it again", ""
@@ -255,7 +257,7 @@ SETTINGS: Final = settings(max_examples=20, stateful_step_count=20)
 
 
 def run_examples(machine: Callable[[], RuleBasedStateMachine], chosen: settings, seed: int) -> None:
-    """Run examples until one fails, and raise the failure or an error that it did not recur.
+    """Run examples until one fails, and raise the failure, or an error which says that the failure did not recur.
 
     The run keeps the failure.
     """

@@ -56,12 +56,12 @@ class LongPollSubject(Protocol):
 
     semantics: Semantics
     order: MessageOrder = "total"
-    """The delivery order of a consuming service.
+    """The delivery order of a consuming service. The default `total` means the order of the whole queue.
 
     key: the messages of one key are delivered in order, like a FIFO queue of SQS; the kit then calls `publish_keyed`.
     none: messages are delivered in any order, like a standard queue of SQS."""
     redelivery_ms: int | None = None
-    """How long after its delivery a consuming service may deliver a message again; None: never, 0: at any time.
+    """How long after a delivery a consuming service may deliver the message again; None: never, 0: at any time.
 
     With `acknowledge`, the service must deliver an unacknowledged message again, and no acknowledged message."""
     wait_unit_ms: int = 1
@@ -79,7 +79,8 @@ class LongPollSubject(Protocol):
     body_max: int | None = None
     """The size in bytes of the largest message that the service accepts; None if it accepts any size."""
     gone: tuple[type[Exception], ...] = ()
-    """Exceptions which mean that the service refuses requests or has stopped; they end the test as unknown."""
+    """Exceptions which mean that the service refuses requests or has stopped. They end the test with the verdict
+    `unknown`."""
     visible_ms: int = 0
     """How long a message may stay invisible to polls after its publish returns."""
     serves_longest_waiting: bool = False
@@ -121,9 +122,9 @@ class LongPollSubject(Protocol):
         raise _not_written("acknowledge")
 
     def cancel(self, handle: Any) -> None:  # noqa: ARG002 - who derives takes it
-        """Cancel a poll. Return when the service will give this poll no further message.
+        """Cancel a poll. Return when the service can no longer give this poll a message.
 
-        The poll's `finish_poll` then returns earlier messages or none, or raises an exception.
+        The poll's `finish_poll` then returns the messages that it got before, or none, or raises an exception.
         """
         raise _not_written("cancel")
 

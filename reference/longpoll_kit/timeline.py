@@ -16,7 +16,7 @@ Moment: TypeAlias = tuple[int, str]
 def lines_of(
     queues: Iterable[Queue], asks: Iterable[Ask], others: Iterable[Moment], most: int = EVENTS_MAX
 ) -> tuple[str, ...]:
-    """The latest events, at most `most`."""
+    """Return the latest events as lines, at most `most` lines."""
     events = [*others, *(moment for ask in asks for moment in _of_ask(ask))]
     events += [moment for queue in queues for moment in _of_queue(queue)]
     latest = sorted(events)[-most:]

@@ -38,8 +38,7 @@ processes)."""
 FIRST_FLIGHT: Final = 14_000
 """The bytes that a sender may send at once on a new connection, which are ten segments (RFC 6928)."""
 LARGE_FLIGHT: Final = 64 * 1024
-"""If a sender sent more bytes than this since an acknowledgement, its kernel may hold bytes back until its process runs
-again."""
+"""If a sender sent more bytes than this since an acknowledgement, its kernel may delay bytes."""
 THIN_NS: Final = 250_000
 """If two acknowledgements are less than this many nanoseconds apart, only the later one is kept."""
 STEP: Final = 64 * 1024
@@ -55,8 +54,8 @@ class ArrivalTimes:
 
     Invariants: positions count the stream's bytes from 0. A mark is a pair (position, ns).
 
-    - `_marks` are ascending in both values: no byte at or after a mark's position was sent before its time. The first mark
-      applies to the next byte.
+    - `_marks` are ascending in both values: no byte at or after a mark's position was sent before its time. The first
+      mark applies to the next byte.
     - `_far` are marks by the third rule, at unread positions; `_far_ns` is the time of the last mark reached.
     - `_used_up_ns` is the latest look at which much had arrived, or more than the latest acknowledgement permitted.
     - `_permits` are acknowledgements, ascending: ns, the position read by then, and the position permitted.

@@ -1,4 +1,4 @@
-"""Try every schedule up to a bound, the shortest first, then extremes and random schedules, and reduce a failing one.
+"""Try every schedule up to a bound, the shortest first, then extreme and random ones, and shorten one that fails.
 
 A play of a schedule consists of a reset, the steps, and ticks at the end until every owed answer is due. Steps that
 continue a paused message are not counted. In a *plain* schedule, a message that stops at a scheduling point continues
@@ -39,27 +39,27 @@ from longpoll_kit.programs.schedule import (
 from longpoll_runtime import Runtime
 
 WAITS_MS: Final = (2_070, 1_530, 640, 2_950)
-"""The timeouts of the successive pulls of a schedule. They are not round numbers, and a later pull may be due sooner.
-"""
+"""The timeouts of the successive pulls of a schedule. No value is round, and a later pull may be due before an earlier
+one."""
 QUEUES: Final = "abcdefghi"
 ODD_WAITS_MS: Final = (1, 7, 999, 1_000, 1_001, 3_600_000)
 """Timeouts that a program may round wrongly or treat as no timeout; used in schedules of up to two steps."""
 LARGE_COUNT: Final = 24
-# `tick_before` is first, so that it can be left out: no tick fits between a pull and its deadline of 1 ms.
+# `tick_before` comes first, because a pull with a timeout of 1 ms skips it: no tick fits before its deadline.
 EXTREME_KINDS: Final[tuple[Kind | None, ...]] = ("tick_before", None, "arrive", "arrive_late", "tick")
 BURSTS: Final = (16, 150, 300)
-"""Burst lengths that the search tries before the full burst."""
+"""Numbers of messages in a row that the search tries before the full burst."""
 HERDS: Final = (12, 40)
-"""Numbers of waiting pulls that the search tries before the full herd."""
+"""Numbers of waiting pulls that the search tries before the largest number (`Bounds.herd`)."""
 FRESH_SCHEDULES: Final = 3
 """How many schedules of the exhaustive search are played again by new processes."""
 RANDOM_FACTOR: Final = 4
-"""The bounds of a random schedule are at most this multiple of the exhaustive search's bounds."""
+"""A random schedule may exceed the bounds of the exhaustive search by up to this factor."""
 Name = TypeVar("Name")
 
 
 class Driven(Partner, Protocol):
-    """A partner of a search that also provides its error output."""
+    """The program side of a search, which also provides its error output."""
 
     def complaint(self) -> str:
         """Return the last bytes of the program's standard error."""
@@ -72,7 +72,7 @@ ODD: Final = broken("forgets_at_reset", "it answers differently than in another 
 
 @frozen
 class Bounds:
-    """Bounds of a schedule."""
+    """Limits on the schedules of a search."""
 
     moves: int = 5
     """The maximum number of steps of a plain schedule."""
@@ -85,9 +85,9 @@ class Bounds:
     queues: int = 2
     connections: int = 2
     burst: int = 1_100
-    """How many messages the full burst sends in a row."""
+    """How many messages the longest burst sends in a row."""
     herd: int = 200
-    """How many pulls of the full herd wait at once."""
+    """The largest number of pulls that wait at once."""
 
     def as_json(self) -> dict[str, int]:
         """The bounds as a JSON object for other tools."""
@@ -130,7 +130,7 @@ class Finding:
 class Search:
     """The state of the search, which stays valid when Ctrl-C interrupts the search.
 
-    Invariant: `plain` and `interleaved` have an entry for each completed number of steps.
+    Invariant: `plain` and `interleaved` have an entry for each number of steps whose schedules were all played.
     """
 
     bounds: Bounds = field(factory=Bounds)
@@ -138,9 +138,9 @@ class Search:
     plain: dict[int, int] = field(factory=dict)
     """Maps a number of steps to the number of plain schedules of that length."""
     interleaved: dict[int, int] = field(factory=dict)
-    """Maps a number of steps to the number of interleaved schedules; empty if the program has no scheduling points."""
+    """Maps a number of steps to the number of interleaved schedules; empty for a program without scheduling points."""
     played: int = 0
-    """The number of schedules played, including those of an incomplete number of steps."""
+    """The number of schedules played so far, even if not all schedules of that length were played."""
     drawn: int = 0
     turns: int = 0
     step_points: Counter[str] = field(factory=Counter)
@@ -193,7 +193,7 @@ class Search:
         return None
 
     def _extreme(self, partner: Partner) -> Played | None:
-        """Play odd timeouts, large herds and long bursts; return the violation with the fewest pulls or messages."""
+        """Play odd timeouts, many waiting pulls and long bursts; return a violation with few pulls or messages."""
         for wait_ms in ODD_WAITS_MS:
             for kind in EXTREME_KINDS[wait_ms == 1 :]:
                 steps = [Step("pull", 1, QUEUES[0], wait_ms), *([Step(kind, queue=QUEUES[0])] if kind else [])]
@@ -237,7 +237,7 @@ class Search:
 
 
 def up_to(counts: Iterable[int], most: int) -> list[int]:
-    """Return the counts below a bound, followed by the bound."""
+    """Return the counts that are below `most`, followed by `most`."""
     return sorted({count for count in counts if count < most} | {most})
 
 
@@ -256,13 +256,13 @@ def shortest(found: Finding, start: Start, limits: Allowances) -> Finding:
 
 
 def examined(start: Start, limits: Allowances, steps: Sequence[Step], odd: Played | None = None) -> Finding | None:
-    """Play a schedule twice in one new process and once in another; the three results must be equal and correct.
+    """Play a schedule twice in one new process and once in a second one; all three results must be equal and correct.
 
     Args:
         start: Starts a process. Each process is used once, because a failed process may not answer any more.
         limits: How late the program may be.
         steps: The schedule. Raises TokenError if it cannot be played.
-        odd: The result when a process played this schedule after other schedules.
+        odd: The result of an earlier play of this schedule, by a process that had played other schedules before.
     """
     with start() as partner:
         first = play(partner, limits, given(steps))
@@ -298,16 +298,16 @@ def first_difference(one: Played, other: Played) -> str:
 
 
 def orders(partner: Partner, bounds: Bounds, limits: Allowances, moves: int, *, plain: bool) -> Iterator[Played]:
-    """Play each schedule of a given length, depth first; a schedule with a violation is the last.
+    """Play each schedule of a given length, depth first, and stop after a schedule with a violation.
 
-    If the program answers the same prefix differently, it breaks `forgets_at_reset`, or else `same_again`.
+    If the program answers the same prefix differently, it breaks the property `forgets_at_reset` or `same_again`.
     """
     path: list[tuple[list[Step], int]] = []
     before: Played | None = None
     while True:
         try:
             played = play(partner, limits, _walk(path, bounds, moves, plain=plain))
-        except TokenError:  # The program no longer pauses where it paused in the schedule before.
+        except TokenError:  # The program no longer pauses where it paused in the previous schedule.
             assert before is not None
             played = Played(before.steps, before.turns, ODD)
         if played.violation is None and before is not None and _is_odd(before, played):
@@ -333,7 +333,7 @@ def _is_odd(before: Played, played: Played) -> bool:
 
 
 def _walk(path: list[tuple[list[Step], int]], bounds: Bounds, moves: int, *, plain: bool) -> Chooser:
-    """Return a chooser that follows the path and then always takes the first choice, recording the other choices."""
+    """Return a chooser that follows the path and then always takes the first choice; it records the others."""
     depth = itertools.count()
 
     def choose(order: Schedule) -> Step | None:
@@ -385,14 +385,14 @@ def _names(known: Sequence[Name], used: Iterable[Name]) -> list[Name]:
 
 
 def herd(then: Kind, count: int) -> Chooser:
-    """Send many pulls of one queue, then a message that wakes all, or a tick before their deadlines that wakes none."""
+    """Send many pulls of one queue, then a message that wakes all of them, or a tick before their deadlines."""
     pulls = [Step("pull", connection, QUEUES[0], WAITS_MS[0]) for connection in range(1, count + 1)]
     rest = iter([*pulls, Step(then, queue=QUEUES[0] * (then == "arrive"))])
     return lambda order: Step("go", next(iter(order.paused))) if order.paused else next(rest, None)
 
 
 def burst(kind: Kind, count: int) -> Chooser:
-    """Send a waiting pull, then `count` messages in a row, then pulls on its connection until all are read."""
+    """Send a waiting pull, then `count` messages in a row, then pulls on its connection until all messages are read."""
     queue = QUEUES[0]
 
     def choose(order: Schedule) -> Step | None:

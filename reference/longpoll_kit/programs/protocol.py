@@ -30,7 +30,7 @@ class ProgramError(LongpollError):
 
 
 class StartError(UserError):
-    """The program cannot be started, or does not answer its first message. The message gives the next step."""
+    """The program cannot be started, or does not answer its first message. The message says what to do next."""
 
 
 class TokenError(UserError):
@@ -38,7 +38,7 @@ class TokenError(UserError):
 
 
 def broken(prop: str, what: str) -> ViolationError:
-    """Return the violation of a property of `HINTS`."""
+    """Return the violation of a property that applies only to programs (`HINTS`)."""
     return ViolationError(prop, what, HINTS[prop])
 
 
@@ -54,21 +54,21 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True
 
 
 class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """A report that the program paused its work on a message at a scheduling point, which ends the turn."""
+    """A report that the program paused its work on a message at a scheduling point. The report ends the turn."""
 
     at: str
     id: Number
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """A report that the program's work on a message is done, which ends the turn."""
+    """A report that the program's work on a message is done. The report ends the turn."""
 
     done: Number
 
 
 Reply = Answer | At | Done
 KINDS: Final[dict[str, type[Reply]]] = {"answer": Answer, "at": At, "done": Done}
-"""Maps the key that identifies the kind of a line to the type of the line."""
+"""Maps the key by which a line is recognised to the type of the line."""
 _lines: Final = msgspec.json.Decoder(dict[str, Any])
 
 

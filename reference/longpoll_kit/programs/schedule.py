@@ -95,8 +95,7 @@ WALL_MS: Final = 1_700_000_000_000
 """The wall-clock time at the start of every schedule."""
 SET_BACK_MS: Final = 3_600_000
 LARGE_SIZE: Final = 2_000
-"""The number of characters of a large message, so that an answer with `explore.LARGE_COUNT` of them fits into a line.
-"""
+"""The number of characters of a large message. An answer with `explore.LARGE_COUNT` such messages fits into a line."""
 STOPS_MAX: Final = 20
 """The maximum number of scheduling points of one message; more indicate an endless loop."""
 EVENTS_MAX: Final = 40
@@ -105,12 +104,12 @@ STRICT: Final = Allowances(wake_ms=0, late_ms=0, early_ms=0)
 
 
 def allowances(wake_ms: int, late_ms: int) -> Allowances:
-    """How late a program that scans its pulls may be. Virtual time needs no other tolerance."""
+    """Return how late a program that scans its pulls may be. Virtual time needs no tolerance for the host."""
     return Allowances(wake_ms, late_ms, early_ms=0, visible_ms=wake_ms)
 
 
 class Partner(Protocol):
-    """The other side of the protocol: a `process.Program`, or a fake in a test."""
+    """The program's side of the protocol: a `process.Program`, or a fake in a test."""
 
     def turn(self, message: bytes) -> list[Reply]:
         """Send a message, and read until the turn has ended. Raises ProgramError."""
@@ -138,7 +137,7 @@ class Pull(Ask):
 
     connection: int = field(default=0, kw_only=True)
     owed_since_ms: int | None = field(default=None, kw_only=True)
-    """The time since when a message for this pull was present and no message was paused."""
+    """Since when, in ms, a message for this pull has been present while no message was paused."""
 
     @property
     def deadline_ms(self) -> int:
@@ -159,7 +158,7 @@ class Work:
     what: str
     begun_ns: int
     is_alone: bool = True
-    """Whether no other message was handled since the program received this one."""
+    """Whether the program handled no other message since it received this one."""
     pull: Pull | None = None
     arrived: Message | None = None
     stops: int = 0
@@ -169,8 +168,8 @@ class Work:
 class Schedule:
     """A schedule in progress.
 
-    Invariant: `steps` lead from the reset to this state, and `turns` has a turn for each message sent; `paused` has the
-    messages that are paused at a scheduling point, in the order in which they paused.
+    Invariant: `steps` lead from the reset to this state, and `turns` has a turn for each message sent; `paused`
+    contains the messages that are paused at a scheduling point, in the order in which they paused.
     """
 
     partner: Partner
@@ -198,7 +197,7 @@ class Schedule:
         self._send(Work("reset", "the reset", self._stamp()))
 
     def next_deadline_ms(self) -> int | None:
-        """The next deadline of any pull so far, even an answered one, which the program may not have removed."""
+        """The next deadline of any pull so far. An answered pull counts, because the program may not have removed it."""
         return min((pull.deadline_ms for pull in self.pulls.values() if pull.deadline_ms > self.now_ms), default=None)
 
     def is_possible(self, step: Step) -> bool:
@@ -251,7 +250,7 @@ class Schedule:
                 self._tick()
 
     def finish(self) -> None:
-        """Continue all paused messages, and tick until every owed answer is due. Raises ViolationError."""
+        """Continue all paused messages, and send ticks until every owed answer is due. Raises ViolationError."""
         self._let_go()
         for moment_ms in self._last_ticks_ms():
             self._pass_until(moment_ms)
@@ -263,7 +262,7 @@ class Schedule:
             self._go(next(iter(self.paused)))
 
     def _last_ticks_ms(self) -> list[int]:
-        """The times of the ticks at a schedule's end, by which every owed answer is due."""
+        """Return the times of the ticks at a schedule's end. By the last tick, every owed answer is due."""
         moments = {pull.deadline_ms for pull in self.pulls.values() if pull.deadline_ms > self.now_ms}
         last_ms = max([self.now_ms, *(pull.deadline_ms for pull in self.pulls.values())])
         allowed_ms = max(self.limits.wake_ms, self.limits.late_ms)
@@ -441,6 +440,6 @@ def play(partner: Partner, limits: Allowances, choose: Chooser) -> Played:
 
 
 def given(steps: Sequence[Step]) -> Chooser:
-    """Return a chooser that returns exactly these steps."""
+    """Return a chooser that returns exactly the given steps, in order."""
     rest: Iterator[Step] = iter(steps)
     return lambda _order: next(rest, None)

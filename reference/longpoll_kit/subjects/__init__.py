@@ -1,7 +1,7 @@
 """Ready-made subjects: the kit tests these services by their URL, without any code of yours.
 
-Each module has one service, and uses a client library that its users know. Its `longpoll.LongPollSubject` declares what
-the service's documentation promises, and cites the source.
+Each module is for one service, and uses a client library that users of the service know. The module's
+`longpoll.LongPollSubject` declares what the service's documentation promises, and cites the source.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCHEMES: Final[Mapping[str, Mapping[str, str]]] = {
     "http": HTTP,
     "https": HTTP,
 }
-"""Maps the scheme of a URL and a mode to a module and class; the first mode of a scheme is the default."""
+"""Maps a URL's scheme and a mode to a module and class. The first mode of a scheme is the default mode."""
 
 
 def subject_for(url: str, mode: str | None = None, service: Path | None = None) -> Callable[[], LongPollSubject]:

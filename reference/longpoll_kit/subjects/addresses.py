@@ -23,7 +23,7 @@ def address_of(url: str, port: int) -> tuple[str, int]:
 def local_process(host: str | None, port: int | None) -> int | None:
     """The process of this host that listens at an address; None if not found or owned by another user.
 
-    The kit does not count the time that this process waits for a processor against the service.
+    If this process waits for a processor, the kit does not count the waiting time against the service.
     """
     if host not in LOOPBACK or port is None:
         return None

@@ -12,7 +12,7 @@ from longpoll_kit.errors import SubjectError
 from longpoll_kit.subject import MessageOrder, Semantics
 
 Request = Annotated[str, msgspec.Meta(pattern="^[A-Z]+ /")]
-"""The method and path of a request, separated by a space."""
+"""The HTTP method and path of a request, separated by a space."""
 
 
 class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

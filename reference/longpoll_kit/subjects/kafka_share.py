@@ -28,16 +28,17 @@ LOCK_MS: Final = 3_000
 """The time limit for an acknowledgement; a broker may require a longer limit."""
 LOOK_MS: Final = 50
 LOOKS_MAX: Final = 3
-"""How often to check whether a consumer got its partitions. If it got none, another consumer joins, because a group
-assigns a new topic only to consumers that join later."""
+"""How often to check whether a consumer got its partitions. If it got none, another consumer joins, because a share
+group assigns a new topic only to consumers that join later."""
 JOINS_MAX: Final = 100
 OTHERS: Final = 8
-"""How many consumers the group must have room for in addition to a herd, for example to read another queue."""
+"""How many consumers the group must allow in addition to the largest number of waiting polls, for example to read
+another queue."""
 
 
 @define(eq=False)
 class Share:
-    """A poll: the consumer holds its messages until they are acknowledged."""
+    """A poll: its consumer keeps the received messages locked until they are acknowledged."""
 
     consumer: Any
     wait_s: float
@@ -80,7 +81,7 @@ class ShareSubject(Topics):
         raise ServiceError(f"no consumer of a share group is given {', '.join(queues)}")
 
     def _joined(self, queues: list[str]) -> Any:
-        """Return a consumer with the partition of each topic, or None if it did not get them soon."""
+        """Return a consumer with the partition of each topic, or None if it did not get the partitions soon."""
         counts = [0]
         own: dict[str, Any] = {"group.id": self._group, "share.acknowledgement.mode": "explicit"}
         own |= {"fetch.wait.max.ms": FETCH_MS, "statistics.interval.ms": LOOK_MS}

@@ -26,7 +26,7 @@ from longpoll_kit.subjects.addresses import MadeOnce, address_of, local_process
 PORT: Final = 9_092
 CALL_S: Final = 10
 QUIET: Final = logging.getLogger(__name__)
-QUIET.disabled = True  # Logging is off because the client also raises its errors.
+QUIET.disabled = True  # Turn logging off, because the client also raises the errors that it logs.
 FETCH_MS: Final = 100
 """The longest time for which the broker holds a fetch. A consumer waits for its last fetch before it is reused or
 closed."""

@@ -24,7 +24,7 @@ TTR_S: Final = 3
 
 @define(eq=False)
 class Reserve:
-    """A poll with its own connection, which keeps the job reserved until the job is deleted."""
+    """A poll with its own connection, which keeps a job reserved until the job is deleted."""
 
     connection: socket.socket
     client: Any
@@ -116,6 +116,6 @@ class BeanstalkdSubject(LongPollSubject):
         return connection, client
 
     def _end(self, reserve: Reserve) -> None:
-        """Close the connection of a poll; the server makes its job ready again if the job was not deleted."""
+        """Close the connection of a poll. If its job was not deleted, the server makes the job ready again."""
         self._open.discard(reserve)
         reserve.client.close()

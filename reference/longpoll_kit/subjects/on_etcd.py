@@ -72,7 +72,7 @@ class EtcdSubject(LongPollSubject):
         return Watch(answer)
 
     def finish_poll(self, handle: Watch) -> Polled:
-        """Read the first events, until the deadline that the client keeps."""
+        """Read the first events, or return after the deadline; the client keeps the deadline, because etcd has none."""
         if handle.found is not None or handle.answer is None:
             return handle.found or Polled()
         try:

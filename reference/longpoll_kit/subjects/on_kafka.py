@@ -58,7 +58,7 @@ class FetchSubject(Topics):
         self.consumers.add(consumer)
         if not ready:
             consumer.assign([TopicPartition(queue, 0, offset)])
-            with suppress(KafkaException):  # The consumer may not know a new topic yet, but will find it soon.
+            with suppress(KafkaException):  # The consumer may not know a new topic yet, but will learn about it soon.
                 # After this call, the consumer has found the partition's broker.
                 consumer.get_watermark_offsets(TopicPartition(queue, 0), CALL_S)
         return Fetch(consumer, queue, offset, timeout_ms / 1_000)

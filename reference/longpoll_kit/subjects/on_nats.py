@@ -28,7 +28,7 @@ CONSUMER: Final = "kit"
 ACK_WAIT_S: Final = 3
 CALL_S: Final = 10
 NOTHING: Final = {"404", "408"}
-"""404 means that the stream has no message, and 408 that the request timed out."""
+"""Status codes for an empty answer: 404 if the stream has no message, and 408 if the request timed out."""
 
 
 @define(eq=False)

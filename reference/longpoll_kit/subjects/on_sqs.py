@@ -54,7 +54,8 @@ class SqsSubject(LongPollSubject):
         self._pool = ThreadPoolExecutor(CONNECTIONS_MAX)
         self._this_thread = threading.local()
         self._url = MadeOnce(self._create)
-        # Close it here, because the kit closes only subjects that were created successfully.
+        # If the constructor fails, close the subject here, because the kit closes only subjects that were created
+        # successfully.
         with closed_on_error(self):
             self._sqs.list_queues(MaxResults=1)
 

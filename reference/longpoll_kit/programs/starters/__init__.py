@@ -31,7 +31,7 @@ class Language:
     name: str
     suffix: str
     build: tuple[str, ...]
-    """The build command, or empty if the language needs none. `{}` is the file's name without its suffix."""
+    """The build command; empty if the language needs no build. `{}` is the file's name without its suffix."""
     run: tuple[str, ...]
 
 
@@ -49,7 +49,7 @@ LANGUAGES: Final = {
 
 @frozen
 class Starter:
-    """An example program: the correct one of its language, or a faulty one."""
+    """An example program: the correct program of its language, or one with a fault."""
 
     language: Language
     name: str
