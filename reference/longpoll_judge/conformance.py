@@ -1,10 +1,10 @@
 """Full-model conformance: whether every step of a history that declares its specification is allowed.
 
 A source is one run from the specification's first state. Findings have the property `follows_the_law`. The property is
-violated if no order of the events that their times allow is a run of the specification. It is unknown if events are
-missing before the step that does not fit, or if the checker would have to follow too many possible states. The window
-of a finding begins at the last time when only one state was possible and ends with the step that no state allows. After
-that step the state is unknown, so a source has at most one finding.
+violated if no order of the events that their times allow is a run of the specification. The result is unknown if events
+are missing before the step that does not fit, or if the checker would have to follow too many possible states. The
+window of a finding begins at the last time when only one state was possible and ends with the step that no state
+allows. After that step the state is unknown, so a source has at most one finding.
 
 Both engines judge histories of steps in this process, because a step takes microseconds and one run is one chain. The
 search: `longpoll_spec.engines.conform`.
@@ -27,7 +27,7 @@ from longpoll_spec.model import ACTION_NAMES, OPEN_MAX
 WINDOW_MAX: Final = 50
 """The maximum number of events that an unknown finding shows. The last events are shown."""
 REASONS_MAX: Final = 3
-"""The maximum number of reasons why a step does not fit that a finding lists."""
+"""The maximum number of reasons that a finding lists for a step which does not fit."""
 SHOWN: Final = tuple(dict.fromkeys((*REQUIRED, "broker", "topic", "queue", "request", "connection", "tag", *COLUMNS)))
 """The fields of a step that the checker reads, or that a finding shows as evidence."""
 Events: TypeAlias = list[dict[str, Any]]
@@ -62,7 +62,7 @@ def judge_conformance(history: History, context: Context) -> tuple[list[Finding]
 
 
 def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list[Finding], int]:
-    """Judge the steps of one source; `is_whole` is false if some of its events are missing.
+    """Judge the steps of one source; `is_whole` is false if some of the source's events are missing.
 
     Also returns the number of steps that fit a run of the specification.
     """
@@ -93,7 +93,7 @@ def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list
 
 
 def _blamed(found: Conformance) -> int:
-    """Returns the index of the step to report: of the steps that could come next, the one that ends first."""
+    """Returns the index of the step to report: of the possible next steps, the step that ends first."""
     if found.refusals:
         return min(refusal.step for refusal in found.refusals)
     return min(found.placed, len(found.order.steps) - 1)

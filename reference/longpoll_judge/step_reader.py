@@ -33,7 +33,7 @@ ANYBODY: Final = "?"
 COLUMNS: Final = ("actors", "queue", "queue_offset", "visible_end", "offset")
 """The fields that this module reads, in addition to the fields of every event."""
 VALUES_MAX: Final = 6
-"""If a part of a guard reads more variables than this, their values are not shown."""
+"""If a part of a guard reads more variables than this, the values of the variables are not shown."""
 _NUMBER: Final = re.compile(r"[0-9]{1,3}")
 _QUEUE: Final = re.compile(r"q([0-9]{1,3})")
 
@@ -64,7 +64,7 @@ class StepReader:
     """For each combination of an event's name, actors and queue, the labels of the possible actions."""
 
     def step(self, event: Mapping[str, Any]) -> SeenStep:
-        """Return the step that an event describes, without actions if no action of the spec fits."""
+        """Return the step that an event describes. The step has no actions if no action of the spec fits."""
         actors = event["actors"].split(",") if event["actors"] else []
         known = tuple(self._known(event, actors))
         is_known = all(name in self.variables for name, _value in known)
@@ -129,7 +129,7 @@ def contradiction(model: Model, refusal: Refusal) -> list[str]:
 
 
 def _part(model: Model, part: Bool, refusal: Refusal) -> str:
-    """Returns one part of a guard with the values that it reads; guards of other actions in it appear by name."""
+    """Returns one part of a guard with the values that it reads. Guards of other actions in the part appear by name."""
     labels = {variable.name: variable.labels for variable in model.variables if variable.labels}
     others = [(action, f"{action.label} to be possible") for action in model.actions if action.label != refusal.action]
     text = bare(Writer(NOTATION, labels).naming(named_parts(others)).text(part))

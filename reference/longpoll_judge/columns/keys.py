@@ -1,9 +1,9 @@
-"""Hashes of request identifiers, which show whether the events of one request are judged in several places.
+"""Hashes of request identifiers, which show whether a request has events in several places.
 
 A place is a part of the history that is judged separately, such as a bucket of queues. Each place reports the keys of
 its requests: eight bytes each, of which the last two are the number of the place. If two places report the same hash,
-the request is judged in both places, with all its events. If two different requests have the same hash, a place reads
-events that it does not need, which is harmless because the judge then compares the identifiers themselves.
+the request is judged in both places, with all of the request's events. If two different requests have the same hash, a
+place reads events that it does not need, which is harmless because the judge then compares the identifiers themselves.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from longpoll_judge.read.schema import coded_texts
 Keys = NDArray[np.uint64]
 NO_KEYS: Final[Keys] = np.empty(0, dtype=np.uint64)
 PLACE_BITS: Final = np.uint64((1 << 16) - 1)
-"""The bits of a key that hold the number of its place."""
+"""The bits of a key that hold the number of a place, which is a separately judged part of the history."""
 KEY_BITS: Final = ~PLACE_BITS
 RANGE_KEYS: Final = 1 << 20
 """The approximate number of keys that are compared at once."""
 LONG_BYTES: Final = 256
-"""Texts longer than this are rare. They are hashed one by one, so that they do not slow down the others."""
+"""Texts with more bytes than this are rare. They are hashed one by one, so that they do not slow down short texts."""
 FEW_BYTES: Final = 1_024
 """If texts have at most this many bytes in total, their hashes are cached."""
 _ONES: Final = np.uint64((1 << 64) - 1)
@@ -40,7 +40,7 @@ _WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def request_keys(table: pa.Table, rows: Integers) -> Keys:
-    """Returns the key of the request of each row. The key of a request is the same in every process."""
+    """Returns the key of the request of each row. A request has the same key in every process."""
     if not len(rows):
         return NO_KEYS
     sources, source_names = coded_texts(table, "source")
@@ -55,8 +55,8 @@ def text_hashes(texts: pa.StringArray) -> Keys:
         return NO_KEYS
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
     content = (texts.buffers()[2] or pa.py_buffer(b"")).to_pybytes()
-    # A split has few names, and they are hashed again for each kind of event, so the results for short input are
-    # cached.
+    # A split has few names, and the same names are hashed again for each kind of event, so the results for short input
+    # are cached.
     return (_hashes if len(content) <= FEW_BYTES else _hashes.__wrapped__)(offsets.tobytes(), content)
 
 
@@ -83,13 +83,13 @@ def _hashes(offsets: bytes, content: bytes) -> Keys:
 
 
 def ranges_of(keys: Keys, count: int) -> list[Keys]:
-    """Returns the sorted keys in `count` ranges of equal width, which are the same ranges for every group."""
+    """Returns the sorted keys in `count` ranges of equal width, which are the same ranges for all keys."""
     borders = np.array([(place << 64) // count for place in range(1, count)], dtype=np.uint64)
     return np.split(keys, np.searchsorted(keys, borders & KEY_BITS))
 
 
 def shared(groups: Iterable[Keys]) -> Keys:
-    """Returns the keys that come from several places, once for each of these places."""
+    """Returns the keys that come from several places, once for each place that reported them."""
     # Usually each group is sorted already. The stable sort merges such runs three times as fast as the default sort.
     keys = np.sort(np.concatenate([NO_KEYS, *groups]), kind="stable")
     change = np.append(np.uint64(0), keys[1:] ^ keys[:-1])[: len(keys)]

@@ -22,7 +22,7 @@ _SPREAD_MAX: Final = 4
 """Maximum size of a lookup table, in entries per number. Offsets of a log need about one entry per number."""
 _FEW: Final = 8
 _VIRTUAL_MAX: Final = 1 << 61
-"""The limit of the virtual numbers of `Grouped`, which number the rows of all groups one after the other."""
+"""The limit of the virtual numbers in `Grouped`, which number the rows of all groups one after another."""
 
 
 def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
@@ -37,7 +37,7 @@ def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
 
 
 def are_of(codes: NDArray[np.int32], names: Sequence[str], wanted: Container[str]) -> NDArray[np.bool_]:
-    """Returns a mask of the rows with one of these names.
+    """Returns a mask of the rows with one of the wanted names.
 
     It compares the codes of the names, which costs a fraction of looking up the name of each row.
     """
@@ -68,7 +68,7 @@ def run_starts(*columns: NDArray[Any]) -> Integers:
 def order_by(group: NDArray[Any], moment: Integers) -> Integers:
     """Returns the stable order by group and then by time.
 
-    It costs little if the rows are sorted already, or group by group.
+    Sorting costs little if the rows are already sorted, or if each group's rows are adjacent.
     """
     order = np.arange(len(group))
     if (group[1:] < group[:-1]).any():
@@ -128,7 +128,7 @@ class Grouped:
         return np.append(0, np.cumsum(np.bincount(self.group, minlength=self.count)))
 
     def below(self, group: Integers, wanted: Integers) -> Integers:
-        """Returns each group's first row whose number is not below the wanted one, or the row after its last."""
+        """Returns the first row of each group whose number is not below the wanted one, or the row after the group."""
         lowest, width, base, places = self._virtual
         if places is None:
             known, ranks = self._ranked
@@ -142,7 +142,7 @@ class Grouped:
         return found
 
     def between(self, group: Integers, first: Integers, end: Integers) -> Integers:
-        """Returns how many numbers of each group lie in [first, end). No `end` may be below its `first`."""
+        """Returns how many numbers of each group lie in [first, end). No group's `end` may be below its `first`."""
         return self.below(group, end) - self.below(group, first)
 
     def at(self, group: Integers, wanted: Integers) -> Integers:
@@ -155,12 +155,12 @@ class Grouped:
         return np.where(is_there, there, -1)
 
     def pick(self, group: Integers, place: Integers, values: Integers, none: int) -> Integers:
-        """Returns the values at these rows, or `none` for a row after the end of its group."""
+        """Returns the values at the rows in `place`, or `none` for a row after the end of its group."""
         return np.where(place < self.bounds[group + 1], np.append(values, none)[place], none)
 
     @cached_property
     def _virtual(self) -> tuple[Integers, Integers, Integers, Integers | None]:
-        """Return each group's lowest number, its width, and its beginning if all groups are laid side by side.
+        """Return each group's lowest number, its width, and where it begins if all groups lie side by side.
 
         The last item is the position of each number in this layout, or None if the layout would be too large.
         """
@@ -204,11 +204,11 @@ def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
     if keys.min() >= 0 and most < _SPREAD_MAX * (len(keys) + len(wanted)):
         first = np.full(int(most) + 2, -1, dtype=np.int64)
         first[keys[::-1]] = np.arange(len(keys))[::-1]
-        # A wanted number beyond the largest key is mapped to the last place, which holds -1.
+        # A wanted number beyond the largest key is mapped to the last entry of the array, which is -1.
         return first[np.where((wanted >= 0) & (wanted <= most), wanted, most + 1).astype(np.int64)]
     order = np.argsort(keys, kind="stable")
     at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    # The search for a missing key ends at its neighbour, so compare the keys.
+    # A search for a missing key ends at a neighbouring key, so compare the keys.
     found: Integers = np.where(keys[order][at] == wanted, order[at], -1)
     return found
 
@@ -232,7 +232,7 @@ def _paired(group: Integers, numbers: Integers) -> Integers:
     least, most = int(numbers.min()), int(numbers.max())
     if (most - least + 1) * groups <= room:
         return group * (most - least + 1) + (numbers - least)
-    # The offsets of one queue are close together, so their differences from its lowest offset are small.
+    # The offsets of one queue are close together, so their differences from the queue's lowest offset are small.
     lowest, highest = np.full(groups, most, dtype=np.int64), np.full(groups, least, dtype=np.int64)
     np.minimum.at(lowest, group, numbers)
     np.maximum.at(highest, group, numbers)
@@ -256,7 +256,7 @@ def are_among(wanted: Integers, keys: Integers) -> Booleans:
 
 
 def least_of(keys: Integers, wanted: Integers, values: Integers, none: int) -> Integers:
-    """Returns for each wanted small number the lowest value of the rows with this key; `none` without such a row."""
+    """Returns for each wanted small number the lowest value of the rows with this key, or `none` if no row has it."""
     least = np.full(max(int(wanted.max(initial=-1)), int(keys.max(initial=-1))) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, keys, values)
     is_there = np.zeros(len(least), dtype=np.bool_)
@@ -272,7 +272,7 @@ def count_of(keys: Integers, wanted: Integers) -> Integers:
 def highest_before(
     group: NDArray[Any], ended_ns: Integers, value: Integers, asked_group: NDArray[Any], moment_ns: Integers
 ) -> Integers:
-    """Returns for each query the row of its group with the highest value that ended before `moment_ns`, or -1."""
+    """Returns, for each query, the row of its group with the highest value that ended before `moment_ns`, or -1."""
     count = len(group)
     if not count or not len(asked_group):
         return np.full(len(asked_group), -1, dtype=np.int64)

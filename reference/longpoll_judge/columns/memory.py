@@ -31,7 +31,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False  # This C library is not glibc.
-    # Set both thresholds, because setting either one ends glibc's own adjustment of the other.
+    # Set both thresholds, because glibc stops adjusting both of them as soon as one is set.
     return bool(mallopt(_MMAP_THRESHOLD, _COLUMN_BYTES_MAX) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 

@@ -2,11 +2,11 @@
 
 The order is by queue, then by time, then by source and sequence, so no result depends on the order in which events
 arrive. The Arrow table keeps the order of its input. Before events are stored or sent to another process, the columns
-that they do not use are removed.
+that these events do not use are removed.
 
-Rule 4 of a history requires that answers name their broker, topic and queue. Other recorders may omit these names,
-which are then taken from the request. If requests of several queues share the answer's identifier, the answer gets no
-queue. An answer that names another broker or topic than its request keeps its own names.
+Rule 4 of a history requires that answers name their broker, topic and queue. Some recorders omit these names, which the
+judge then takes from the request. If requests of several queues share the answer's identifier, the answer gets no
+queue. An answer whose broker or topic differs from its request's keeps its own names.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ QueueName = tuple[str, str, int]
 Tables = Callable[[], Iterator[pa.Table]]
 """A function that returns an iterator over the events of every split; it can be called again."""
 _SPARSE: Final = 8
-"""Rows are numbered by runs of one queue if there are this many times fewer runs than rows."""
+"""If a table has this many times fewer runs of one queue than rows, the judge numbers the runs instead of the rows."""
 
 
 def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers:
-    """Returns the rows that share queue and `after_ns` with another row, in canonical order."""
+    """Returns the rows that share queue and `after_ns` with another row, sorted in canonical order."""
     codes, names = coded(table, "source")
     rank = np.empty(len(names), dtype=np.int64)
     rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
@@ -56,7 +56,8 @@ def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers
     order = np.lexsort(keys)
     is_same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
     if is_same.any():
-        # A source gave one sequence number to several events with the same times, so order them by their other columns.
+        # A source gave one sequence number to several events with equal times, so order these events by their other
+        # columns.
         tied = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
         group = np.cumsum(np.append(True, ~is_same))[tied]
         events = table.take(pa.array(rows[order[tied]]))
@@ -118,13 +119,13 @@ def _numbered(
 
 
 _NARROW: Final = (np.uint8, np.uint16, np.uint32)
-"""The integer types of stored or sent columns. The first type that can hold the whole column is used."""
+"""The integer types of stored or sent columns. A column gets the first type that can hold all of its values."""
 _LONG_RUN: Final = 1_000
 _FIRST_ROWS: Final = 1_000
 _DENSE: Final = 8
-"""Rows count as many if at least one row of the table in this number is selected."""
+"""Rows count as many if they are at least one in this many rows of the table."""
 FEW_NAMES: Final = 64
-"""If a column has at most this many names, removing unused names is not worthwhile."""
+"""If a column has at most this many names, its unused names are not removed, because that is not worthwhile."""
 _MANY_NAMES: Final = 1_000
 """With this many names, comparing their hashes is cheaper than comparing the names."""
 _NO_EVENTS: Final = EVENT_SCHEMA.empty_table().select(REQUIRED)
@@ -142,7 +143,7 @@ def rearranged(table: pa.Table, order: Integers) -> pa.Table:
 
 
 def taken(table: pa.Table, rows: Integers) -> pa.Table:
-    """Returns these rows of the table, without columns in which all have the default, and without most unused names."""
+    """Returns the given rows, without columns in which all of them have the default, and without most unused names."""
     is_taken = np.zeros(len(table), dtype=np.bool_)
     is_taken[rows] = True
     names = [name for name in table.column_names if name in REQUIRED or _is_used(table, name, rows, is_taken)]
@@ -152,7 +153,7 @@ def taken(table: pa.Table, rows: Integers) -> pa.Table:
 def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> bool:
     """Whether any of the rows has a value other than the default in this column.
 
-    Most columns that are used show this in their first rows.
+    A used column usually has such a value in one of the first rows.
     """
     if not len(rows):
         return False
@@ -161,7 +162,7 @@ def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> 
         return True
     if len(rows) * _DENSE < len(table):
         return bool((values[rows[_FIRST_ROWS:]] != default).any())
-    # If many rows are taken, comparing the whole column in order costs half of picking the rows first.
+    # If many rows are taken, comparing the whole column costs half of selecting the rows first.
     is_used: Booleans = values != default
     is_used &= is_taken
     return bool(is_used.any())
@@ -191,7 +192,7 @@ def encode(table: pa.Table) -> bytes:
 
 
 def _narrowed(column: pa.Array) -> tuple[pa.Array, int]:
-    """Returns a column as differences from its lowest number, and that number; the codes of names get fewer bytes."""
+    """Returns a column as differences from its lowest number, and the lowest number; codes of names get fewer bytes."""
     if pa.types.is_dictionary(column.type):
         return pa.DictionaryArray.from_arrays(_narrowed(column.indices)[0], column.dictionary), 0
     if not pa.types.is_integer(column.type) or not len(column):
@@ -211,7 +212,7 @@ def _widened(column: pa.Array, kind: pa.DataType, lowest: int) -> pa.Array:
 
 
 def compacted(table: pa.Table, least: int) -> pa.Table:
-    """Returns the table without the names that no row uses, in those columns that have more than `least` names."""
+    """Returns the table without the names that no row uses. Columns with at most `least` names stay unchanged."""
     names = table.column_names
     columns = [_compact(table[name], least) if name in NAMES else table[name] for name in names]
     return pa.table(columns, schema=pa.schema([EVENT_SCHEMA.field(name) for name in names])).combine_chunks()
@@ -233,7 +234,7 @@ def _compact(column: pa.ChunkedArray, least: int) -> pa.ChunkedArray:
 
 
 def decode(content: pa.Buffer | bytes) -> pa.Table:
-    """Decode events; the columns that none of them uses are absent."""
+    """Decode events. Columns that no event uses are absent."""
     with pa.ipc.open_stream(content) as reader:
         table = reader.read_all()
     schema = pa.schema([EVENT_SCHEMA.field(name) for name in table.column_names])
@@ -243,7 +244,7 @@ def decode(content: pa.Buffer | bytes) -> pa.Table:
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
-    """Returns all events in one table with one chunk, with the columns that any of them uses."""
+    """Returns all events in one table with one chunk. The table has the columns that any event uses."""
     filled = [table for table in tables if len(table)] or [_NO_EVENTS]
     used = {name for table in filled for name in table.column_names}.union(REQUIRED)
     names = [name for name in EVENT_SCHEMA.names if name in used]
@@ -271,8 +272,8 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
 def _unified(column: pa.ChunkedArray) -> pa.Array:
     """Returns a column of names in one chunk.
 
-    If there are many names, such as those of requests, they are compared by hash first, because most occur in one chunk
-    only.
+    If there are many names, such as the names of requests, they are compared by hash first, because most names occur in
+    only one chunk.
     """
     chunks = [chunk for chunk in column.chunks if len(chunk)]
     texts = pa.concat_arrays([chunk.dictionary for chunk in chunks] or [pa.array([], pa.string())])
@@ -313,7 +314,7 @@ def place_answers(table: pa.Table) -> pa.Table:
         asked = asked.filter(compute.equal(asked[f"{name}_min"], asked[f"{name}_max"]))
     keys = answers.select(names[:2]).append_column("place", pa.array(np.arange(len(answers))))
     found = keys.join(asked, names[:2], join_type="left outer").sort_by("place")
-    # An answer that names another broker, topic or queue than its request is wrong. Its names are kept, so that a
+    # An answer whose broker, topic or queue differs from its request's is wrong. The answer keeps its names, so that a
     # clause reports it.
     is_other = compute.or_(*(_names_another(answers[name], found[f"{name}_min"]) for name in ("broker", "topic")))
     for name in GROUP_KEY:
@@ -326,6 +327,6 @@ def place_answers(table: pa.Table) -> pa.Table:
 
 
 def _names_another(told: pa.ChunkedArray, asked: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns which answers name another value than their request. Empty names are ignored."""
+    """Returns which answers name a different value from their request's value. Empty names are ignored."""
     are_named = compute.and_(compute.not_equal(told, ""), compute.not_equal(asked, ""))
     return compute.fill_null(compute.and_(are_named, compute.not_equal(told, asked)), False)

@@ -1,11 +1,11 @@
-"""Groups findings by cause: one finding of each group is reported, the others are listed below it.
+"""Groups findings by cause: the judge reports one finding of each group and lists the rest below it.
 
 A finding has keys: the log events that would explain it if they were wrong, a missing message, a wrong answer, a late
 answer, and a silent connection. Findings that share a key, directly or through other findings, have one cause. A lost
-wakeup joins a group but does not link two groups: if one message failed to wake two pulls, these are two lost wakeups,
+wakeup joins a group but does not link two groups: if one message failed to wake two pulls, there are two lost wakeups,
 unless the message itself is in doubt. If several answers were due at one time and all arrived late together, they have
-one cause: the host or the broker paused. The strongest finding is reported: violations before unknowns, then findings
-about the log, about sends, and about answers, then the earliest finding.
+one cause: the host or the broker paused. The judge reports the strongest finding: violations before unknowns, then
+findings about the log, about sends, and about answers, then the earliest finding.
 
 `case.Explanation` names the events that a rule blames.
 """
@@ -33,19 +33,20 @@ from longpoll_judge.read.schema import order_of
 
 LOG_EVENTS: Final = ("append", "message_acknowledged", "message_seen", "make_visible")
 OF_CONNECTION: Final = frozenset({"answer.same_connection", "answer.open_connection"})
-"""Clauses whose violation may be explained by a connection of which the record lacks all traffic."""
+"""Clauses whose violation is explained if the record lacks all traffic of one connection."""
 OF_SILENCE: Final = frozenset({"pull.wake.prompt", "pull.answered", "pull.stop.answered", "commit.answered"})
 """Clauses about a missing answer, which a silent connection may explain."""
 ANSWERS: Final = frozenset(
     clause.id for clause in CLAUSES if clause.property in {ANSWER_IS_RIGHT, COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD}
 ) | {"send.delivered.after_request"}
-"""Clauses that the content of an answer violates."""
+"""Clauses about the content of an answer."""
 OF_LATENESS: Final = frozenset({"pull.wake.prompt", "pull.deadline.met", "pull.answered"})
-"""Clauses that a late or missing answer violates."""
+"""Clauses about late or missing answers."""
 JOINING: Final = frozenset({"pull.wake.prompt"})
-"""Clauses whose findings join a group, but do not link groups."""
+"""Clauses whose findings join a group of findings with one cause, but do not link two groups."""
 OF_FALLS: Final = frozenset({"pull.min.never_falls", "pull.max.never_falls", "pull.min.kept"})
-"""Clauses that later answers violate again; only the first answer of each group is reported."""
+"""Clauses that later answers violate again for the same reason. Only the first such answer of each group is reported.
+"""
 OF_SOURCE: Final = frozenset({"law.step"})
 """Clauses that each source can violate only once, so the source is their only key."""
 OF_PAUSE: Final = frozenset(
@@ -84,16 +85,16 @@ class Cause:
     finding: Finding
     keys: tuple[str, ...]
     pause: str = ""
-    """The pause that delayed the answer; empty if no pause did."""
+    """The pause that delayed the answer; empty if no pause delayed it."""
 
 
 def event_key(event: dict[str, Any]) -> str:
-    """The key of a log event."""
+    """Return the key of a log event."""
     return f"event\0{event['source']}\0{event['sequence']}"
 
 
 def request_key(event: dict[str, Any]) -> str:
-    """The key of the request that an event belongs to."""
+    """Return the key of the request that an event belongs to."""
     return f"request\0{event['source']}\0{event['request']}"
 
 
@@ -133,7 +134,7 @@ def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
 
 
 def _lateness(finding: Finding) -> tuple[str, int, int] | None:
-    """Returns the source of a late answer, when it was due, and when it arrived; None for other findings."""
+    """Returns the source of a late answer, when it was due, and when it arrived; None if the finding is about none."""
     of_it = [event for event in finding.evidence if event.get("request") == finding.request]
     asked = next((event for event in of_it if event["event"] == "request_received"), None)
     answer = next((event for event in of_it if event["event"] in {"answer_sent", "message_acknowledged"}), None)
@@ -204,7 +205,7 @@ class _Groups:
 
 
 def told_once(causes: Iterable[Cause]) -> list[Finding]:
-    """Returns one finding for each cause, with its consequences listed below it."""
+    """Returns one finding for each cause. The other findings with this cause are listed in it."""
     ordered = sorted(_with_pauses(causes), key=lambda cause: (cause.finding.clause in JOINING, *_rank(cause)))
     groups = _Groups()
     for cause in ordered:
@@ -216,7 +217,7 @@ def told_once(causes: Iterable[Cause]) -> list[Finding]:
 
 
 def _with_first_falls(causes: Sequence[Cause]) -> Iterator[Cause]:
-    """Drop each fall that repeats an earlier fall, because every window of a queue's parts reports its first fall."""
+    """Drop repeated findings about the fall of an end, because each window of a queue reports its own first fall."""
     falls = [cause for cause in causes if cause.finding.clause in OF_FALLS]
     falls.sort(key=lambda cause: cause.finding.window_end_ms, reverse=True)
     first = {_kind(cause.finding): cause for cause in falls}
@@ -261,7 +262,7 @@ def _rank(cause: Cause) -> tuple[object, ...]:
 
 
 def finding_order(finding: Finding) -> tuple[object, ...]:
-    """Sorts violations first, then by time."""
+    """Return the sort key of a finding: violations come first, then earlier findings."""
     rank = PROPERTIES.index(finding.property) if finding.property in PROPERTIES else len(PROPERTIES)
     place = (finding.topic, finding.queue, rank, finding.property, finding.request, finding.why)
     return (finding.verdict != "violated", finding.window_start_ms, *place)
@@ -274,7 +275,7 @@ WRONG: Final = "wrong"
 
 
 def identified(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings, each with its `id`; a number is added to a repeated id."""
+    """Returns the findings, each with its `id`. If two ids are equal, the second one gets a number."""
     seen: Counter[str] = Counter()
     named = []
     for finding in findings:
@@ -286,13 +287,13 @@ def identified(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _name_of(finding: Finding) -> str:
-    """Returns the id of a finding, made from the events that its rule named, before the evidence is completed."""
+    """Returns the id of a finding, which depends on the events that the rule named, not on evidence added later."""
     kind = LATE if finding.clause in OF_LATENESS else WRONG if finding.clause in ANSWERS else finding.clause
     events = sorted(finding.evidence, key=order_of)
     own = [event for event in events if finding.request and event.get("request") == finding.request]
     names = ("source",) if own else ("source", "sequence")
     anchor = [each for one in own[:1] or events[-1:] for each in (one.get("broker", ""), *map(one.get, names))]
-    # A user's property may report several findings about one request, so its sentence is part of the id.
+    # A user's property may report several findings about one request, so the reason of the finding is part of the id.
     asked = finding.why if kind.startswith("own.") else ""
     content = (finding.verdict, kind, finding.topic, finding.queue, finding.request, anchor, asked)
     return blake2b(msgspec.json.encode(content), digest_size=ID_BYTES).hexdigest()

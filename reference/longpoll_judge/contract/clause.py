@@ -14,8 +14,9 @@ Seen = Literal["anywhere", "inside", "outside"]
 PULL_RESULTS: Final = (0, 19, 20, 21)
 """Codes of answers to a pull that report a read of the store."""
 PULL_REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
-"""Codes of answers to a pull that was not read. `PullMessageProcessor`, its executor and the hooks before it return
-these codes of `ResponseCode` and `RemotingSysResponseCode`. 4.9 answers code 361 with 3."""
+"""Codes of answers that refuse a pull without reading the store. `PullMessageProcessor`, its executor and the hooks
+before it return these codes of `ResponseCode` and `RemotingSysResponseCode`. RocketMQ 4.9 answers LITE_PULL_MESSAGE
+(361) with code 3."""
 REFUSED_LEAST: Final = 10
 REFUSED_SHARE: Final = 0.25
 """If more than this fraction of requests was refused, and at least `REFUSED_LEAST`, the result has a gap, because the
@@ -43,7 +44,7 @@ UNHELD_MS: Final = 2_000
 SHORT_POLLING_MS: Final = 1_000
 """The hold time of every pull in a broker without long polling (`shortPollingTimeMills`)."""
 COLD_MS: Final = 10_000
-"""How long a broker with `coldDataFlowControlEnable` may delay the read of a message that is at least so old."""
+"""How long a broker with `coldDataFlowControlEnable` may delay the read of an old message: one of at least this age."""
 SHOWN_MS: Final = 5_000
 """The time limit from the acknowledgement of a message until it is visible, because the dispatcher may be behind."""
 SEND_MS: Final = 10_000
@@ -51,14 +52,14 @@ SEND_MS: Final = 10_000
 EARLY_MS: Final = 1_000
 """How much too early a delayed message may be delivered, because timers are rounded to seconds (`timerPrecisionMs`)."""
 LATE_MS: Final = 5_000
-"""The judge reports the delivery of a delayed message if it is later than this."""
+"""The judge reports a delayed message that is delivered more than this late."""
 RETRY_MS: Final = 3_000
 """How long a producer repeats a send: RocketMQ's `sendMsgTimeout`."""
 COMPACTION_MS: Final = 900_000
 """The minimum time for which a compaction topic keeps every message: RocketMQ's `compactionScheduleInternal`."""
 UNREMOVED_MS: Final = 1_000
-"""The minimum age of a message that retention removes, even if the disk is full, because younger files are still in
-use."""
+"""Retention removes no message younger than this, even if the disk is full, because the newest files are still in use.
+"""
 RETENTION_MS: Final = 3_600_000
 """The minimum retention, because `fileReservedTime` is in hours. A full disk removes messages earlier."""
 STOPPING_MS: Final = 5_000
@@ -86,7 +87,8 @@ LOGGED: Final = frozenset(
         *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     }
 )
-"""Those clauses of `TIMELESS` that need times if the queue has several generations, which only times separate."""
+"""Clauses of `TIMELESS` that need times if the queue has several generations, because only times separate generations.
+"""
 
 
 @frozen
@@ -105,8 +107,8 @@ class Clause:
     seen: Seen = "anywhere"
     """Whether the clause needs a record from inside a broker, or applies only to a record from outside a broker."""
     whole_record: bool = False
-    """Whether an unrecorded event could explain a violation, so a finding is unknown if the source's record has a gap.
-    """
+    """Whether an unrecorded event could explain a violation. If so, a finding is unknown if the source's record has a
+    gap."""
     verdict: FindingVerdict = "violated"
     """The strongest possible verdict of the clause. An `observed` finding breaks no promise of a broker."""
 
@@ -123,5 +125,5 @@ def restart_text(since_ns: float) -> str:
 
 
 def are_many_refused(refused: int, count: int) -> bool:
-    """Whether so many of these requests were refused that a verdict on the others would be weak."""
+    """Whether so many of these requests were refused that a verdict on the remaining requests would be weak."""
     return refused >= REFUSED_LEAST and refused > REFUSED_SHARE * count

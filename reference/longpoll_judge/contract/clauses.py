@@ -1,8 +1,8 @@
 """The judge's contract as data: what a correct broker may do on the pull path, clause by clause.
 
 Every finding and every gap names its clause by id. `docs/contract.md` prints these clauses and their definitions, and a
-test injects a fault for each. The rules that judge them: `answers`, `promptness`, `holding`, `order`, `ends`, `sends`,
-`commits`, `conformance`, `survey`. The clauses about pulls: `pulls`; about pops: `pops`.
+test injects a fault for each clause. The clauses are judged by `answers`, `promptness`, `holding`, `order`, `ends`,
+`sends`, `commits`, `conformance` and `survey`. The clauses about pulls: `pulls`; about pops: `pops`.
 """
 
 from __future__ import annotations

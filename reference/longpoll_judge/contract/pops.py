@@ -12,11 +12,11 @@ POP, NOTIFICATION, ACKNOWLEDGE, CHANGE = 200_050, 200_054, 200_051, 200_053
 POP_CODES: Final = (POP, NOTIFICATION, ACKNOWLEDGE, CHANGE)
 """POP_MESSAGE, NOTIFICATION, ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME."""
 POP_ANSWERS: Final = (0, 1, 2, 3, 13, 16, 17, 23, 24, 25, 26, 27, 28, 29, 208, 209, 210, 215, 501, 1500)
-"""Codes of answers to these requests."""
+"""Codes of answers to requests about pops (`POP_CODES`)."""
 RETRIED: Final = "retry"
 """The cause of a `message_popped` event whose message comes from the retry topic."""
 POP_READS: Final = (0, 209, 210)
-"""Codes of answers to a pop that was read: messages found, too many waiting requests, or no message until the deadline.
+"""Codes of answers to a pop that was read: messages (0), too many waiting requests (209), or no message in time (210).
 """
 POLLING_TIMEOUT: Final = 210
 POP_EARLY_MS: Final = 60

@@ -15,7 +15,7 @@ from longpoll_spec.tables import with_table
 
 @with_table
 class Rate(msgspec.Struct, frozen=True):
-    """How often a property was violated, and how often it could have been."""
+    """How often a property was violated, and how often a violation was possible."""
 
     violated: int
     of: int
@@ -102,7 +102,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     """The tag of the first message in `messages`, if the evidence has it."""
     offsets: dict[str, int] = {}
-    """The offsets in the request at fault and its answer, or in the log if the log is at fault."""
+    """The offsets in the request at fault and in the answer to it, or in the log if the log is at fault."""
     time: str = ""
     """The beginning of the finding's window in UTC, such as `2026-11-27T03:19:14.000001Z`."""
     group: str = ""
@@ -118,11 +118,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """An id that stays the same when a history is judged again (`longpoll_judge.contract.causes`)."""
 
     def told(self) -> list[Finding | Follow]:
-        """Returns the finding itself, and the findings that have the same cause."""
+        """Returns the finding itself, and the findings that are listed in it as having the same cause."""
         return [self, *self.follows]
 
     def shown(self) -> list[dict[str, Any]]:
-        """Returns the events that show the fault, without those that only complete the evidence to a history."""
+        """Returns the events that show the fault, without the events that were added to complete the history."""
         return [
             event
             for event in self.evidence
@@ -149,7 +149,7 @@ class Gap:
 
 @with_table
 class Percentiles(msgspec.Struct, frozen=True):
-    """Percentiles of latencies, computed from upper bounds so that no latency is understated; None without any."""
+    """Percentiles of latencies, computed from upper bounds so that no latency is understated; None if none exist."""
 
     count: int
     p50: float | None
@@ -189,7 +189,8 @@ COUNTS: Final = pa.schema(
         *((name, pa.int64()) for name in ("judged", "violated", "unknown", "observed")),
     ]
 )
-"""The columns of the table of clauses: how often the property was checked, and how often the clause was violated."""
+"""The columns of the table of clauses: how often a clause's property was checked, and how often the clause was
+violated."""
 METRICS: Final = pa.schema([("metric", pa.string()), ("label", pa.string()), ("value", pa.float64())])
 """The columns of the table of counts and latencies."""
 TableName = Literal["findings", "counts", "metrics"]
@@ -210,17 +211,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     findings: list[Finding]
     findings_left_out: int
-    """The number of findings that are not listed, because their queue and property have too many."""
+    """The number of findings that are not listed, because there are too many about their queue and property."""
     gaps: list[dict[str, Any]]
     notes: list[dict[str, Any]] = []
-    """Requests that the contract does not cover, with their counts; `valid` does not apply to them."""
+    """Requests that the contract does not cover, with their counts. The verdict `valid` says nothing about them."""
     observations: list[Finding] = []
     """Permitted behaviour that users may want to know. Observations do not affect the verdict."""
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
     shares: dict[str, Share] = {}
-    """For each kind (pulls, sends, commits, steps), the numbers of judged items and of all items; a commit is a query.
-    """
+    """For each kind (pulls, sends, commits, steps), the numbers of judged items and of all items. `commits` counts
+    queries of committed offsets."""
     judged: dict[str, int] = {}
     """How often each property was checked. A property with 0 did not apply, which is not a pass."""
     rates: dict[str, Rate] = {}

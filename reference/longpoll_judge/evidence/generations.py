@@ -3,8 +3,8 @@
 A generation ends when the topic is deleted (215); the next generation begins empty. A generation may also end in a gap
 of the record, or while all connections of an observer outside the broker are closed: a broker that was killed and
 restarted may have lost messages that were not on disk, and kept messages that no event shows. If a request certainly
-lies within one generation, it is judged by the events that may belong to this generation. A request that overlaps a
-change may have been served in either generation, so only rules that need no log judge it.
+lies within one generation, it is judged by the events that may belong to this generation. A request that overlaps the
+change of generations may have been served in either one, so it is judged only by rules that need no log.
 
 `survey` finds the changes.
 """
@@ -32,7 +32,7 @@ class Generations:
     """The generations of one queue: number n lies between the changes n - 1 and n."""
 
     changes: RecordGaps
-    """The times in which one generation may end and the next one begin."""
+    """The times in which a generation may end and the next generation begin."""
     deletions: RecordGaps
     """The changes in which a generation certainly ends, so that the next generation begins empty."""
     restarts: RecordGaps = NO_GAPS
@@ -45,7 +45,7 @@ class Generations:
         return np.where((before_ns < next_ns) | (life == len(self.changes)), life, NEITHER).astype(np.int64)
 
     def first_kept(self, number: int) -> int:
-        """Returns the earliest generation from which only restarts led to the given generation, which may be itself."""
+        """Returns the earliest generation that only restarts separate from the given one; it may be the given one."""
         while (
             number > 0
             and (
@@ -75,7 +75,7 @@ class Generation:
 
     @property
     def first_known(self) -> int | None:
-        """The offset from which on the record contains every message of the log; None if only the log can show this."""
+        """The lowest offset from which on the record has every message; None if only the log can show this offset."""
         if self.number <= 0:
             return None
         return INTEGER_LIMIT if self.emptied_ns is None else 0
@@ -93,7 +93,8 @@ class Generation:
     def possible(self, after_ns: Integers, before_ns: Integers) -> Booleans:
         """Returns a mask of the events that may describe the log of the generation.
 
-        These events overlap a change, or belong to an earlier generation that this generation may continue.
+        An event may also describe it if the event overlaps a change of generations, or belongs to an earlier generation
+        whose log this generation may continue.
         """
         if self.number == NEITHER:
             return np.zeros(len(after_ns), dtype=np.bool_)
@@ -133,7 +134,7 @@ def deletions(
     """Returns the deletions of each topic by broker, and separately the deletions with an unknown broker.
 
     The end of a deletion is open if the source's clock may be set. If a deletion names no broker, it concerns the only
-    broker of its source; if the source has none or several brokers, the deletion may concern any of them.
+    broker of its source; if the source has no broker or several ones, the deletion may concern any broker.
     """
     found: dict[tuple[str, str], list[Interval]] = {}
     unplaced: list[Interval] = []
@@ -173,7 +174,7 @@ def begun_anew(
 
 
 def lasting(holes: RecordGaps, *, is_settable: bool) -> RecordGaps:
-    """Returns a source's gaps, each extended by the time in which a deletion within the gap may take effect."""
+    """Returns a source's gaps, each extended by the time in which a deletion that the gap hides may take effect."""
     ends = np.full_like(holes.ends, INTEGER_LIMIT) if is_settable else holes.ends + DELETION_NS
     return gaps_of(zip(holes.starts.tolist(), np.minimum(ends, INTEGER_LIMIT).tolist(), strict=True))
 
@@ -187,9 +188,9 @@ def broker_holes(
     """Returns the intervals in which no source watched a broker, so that its queues may have changed in any way.
 
     A source without a broker's name may belong to any broker. If a source has no end, its gap lasts until the next
-    source of the same broker begins. An outside observer leaves a gap after it ends. An observer inside the broker that
-    stops in order leaves no gap, because its broker stops with it. An `orderly` outside observer leaves no gap either
-    if the next source begins soon.
+    source of the same broker begins. After the end of an outside observer there is a gap, unless the observer is
+    `orderly` and the next source begins soon. An observer inside the broker that stops in order leaves no gap, because
+    its broker stops with it.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
@@ -211,8 +212,8 @@ def restarts(
 ) -> dict[str, RecordGaps]:
     """Returns when each broker may have been restarted: between two times with open connections, as seen from outside.
 
-    `connections` has, by source, the times between which each of its connections may have been open, and `used` those
-    until its last answer. An observer inside the broker is left out, because it ends with the broker.
+    `connections` has, by source, the times between which each connection may have been open, and `used` the times until
+    each connection's last answer. Observers inside the broker are skipped, because they end with the broker.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
@@ -221,7 +222,8 @@ def restarts(
             continue
         open_ = gaps_of(interval for name in mine for interval in used.get(name, ()))
         closed_ns = np.array(sorted({end for name in mine for _start, end in connections.get(name, ())}), np.int64)
-        # A connection counts until it is closed or, if another one was opened before that, until its last answer.
+        # A connection counts until it is closed. If another connection was opened before that, it counts only until its
+        # last answer.
         last_ns = np.append(closed_ns, open_.ends[:1])[np.searchsorted(closed_ns, open_.starts[1:]) - 1]
         apart = zip(np.maximum(open_.ends[:-1], last_ns).tolist(), open_.starts[1:].tolist(), strict=True)
         closed = gaps_of((end + 1, start - 1) for end, start in apart if start - end >= RESTART_NS)
@@ -233,7 +235,7 @@ def restarts(
 def orderly_ends(
     sources: Mapping[str, SourceSurvey], connections: Mapping[str, Sequence[Interval]], inside: Collection[str]
 ) -> frozenset[str]:
-    """Returns the outside sources that ended in order: all their connections were closed shortly before the source."""
+    """Returns the outside sources that ended in order: all connections of each were closed shortly before its end."""
     found = set()
     for name in connections.keys() - set(inside):
         stopped_ns, last_ns = sources[name].stopped_ns, max(closed for _opened, closed in connections[name])
@@ -245,7 +247,7 @@ def orderly_ends(
 def kills(
     restarted: Mapping[str, RecordGaps], sources: Mapping[str, SourceSurvey], orderly: Collection[str]
 ) -> dict[str, RecordGaps]:
-    """Returns the restarts that a source outlived, or before which no source ended in order."""
+    """Returns the restarts that may be kills: a source outlived the restart, or no source ended in order before it."""
     found = {}
     for broker, gaps in restarted.items():
         mine = [(name, seen) for name, seen in sources.items() if broker in seen.names]

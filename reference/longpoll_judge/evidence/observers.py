@@ -1,6 +1,6 @@
 """The observers: where each source begins and ends, whether it was inside a broker, and which topics were deleted.
 
-These facts are computed for each split, and the results are merged in any order. `survey` finds gaps within a source.
+The observers are surveyed in each split, and the results are merged in any order. `survey` finds gaps within a source.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ NEEDED: Final = {
     "lost": ("lost_count",),
     "omitted": ("lost_count", "cause"),
 } | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("topic", "queue", "request"))
-"""Fields that each event needs in any case. The fields that pulls need are checked with their answers (`case`)."""
+"""Fields that each event always needs. The fields that pulls need are checked together with their answers (`case`)."""
 Deletion = tuple[str, str, int, int]
-"""(source, topic, after_ns, before_ns) of a request to delete a topic; an empty topic means any topic."""
+"""A request to delete a topic: (source, topic, after_ns, before_ns). An empty topic means any topic."""
 
 
 @with_table
@@ -83,7 +83,7 @@ class Observers(msgspec.Struct):
 
 
 def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
-    """Survey the observers in one split. `missing` has its missing fields (`lacking`)."""
+    """Survey the observers in one split. `missing` has masks of the events that lack a field (`lacking`)."""
     found = Observers()
     codes, names = coded(table, "event")
     sources, source_names = coded(table, "source")
@@ -119,7 +119,7 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
 
 
 def _ends_of_told(values: Integers) -> tuple[int, int]:
-    """Returns the lowest and the highest non-negative value; `NEVER` and -1 if there is none."""
+    """Returns the lowest and the highest non-negative value; `NEVER` and -1 if all values are negative."""
     most = int(values.max(initial=-1))
     # As unsigned numbers, negative values are the highest, so the minimum ignores them.
     return (int(values.view(np.uint64).min()), most) if most >= 0 else (NEVER, -1)
@@ -165,7 +165,7 @@ def field_gaps(observers: Observers, lawful: Iterable[str]) -> list[Gap]:
 
 
 def observer_gaps(observers: Observers, history: History, policies: Iterable[str]) -> list[Gap]:
-    """Returns gaps for sources that are missing, that do not begin or end properly, or that name an unknown policy."""
+    """Returns a gap for each source that is missing, does not begin or end properly, or names an unknown policy."""
     gaps = []
     for name, seen in sorted(observers.sources.items()):
         if name in history.laws:
@@ -190,7 +190,7 @@ def observer_gaps(observers: Observers, history: History, policies: Iterable[str
 
 
 def _fault(event: str, sequences: Sequence[int], lacks: str, misplaced: str) -> str:
-    """Returns why an event that each source must have exactly once is wrong: missing, repeated or misplaced."""
+    """Returns why a source's start or stop event, which must occur exactly once, is missing, repeated or misplaced."""
     if not sequences:
         return lacks
     if len(sequences) > 1:

@@ -1,7 +1,7 @@
 """Surveys one source: its sequence numbers, its timestamps, its gaps, and whether its clock was set back.
 
 In a gap of the record, events may have happened that are not recorded, so the absence of an event proves something only
-outside of gaps. If a rule depends on an absence and a gap lies in the relevant time, the finding is `unknown`.
+outside of gaps. If a rule depends on the absence of an event at a time that overlaps a gap, the finding is `unknown`.
 
 `survey` merges the results.
 """
@@ -28,12 +28,12 @@ Interval = tuple[int, int]
 """[first, last] in nanoseconds of Unix time, both included."""
 _NEVER: Final = INTEGER_LIMIT
 GAPS_MAX: Final = 1_000
-"""If a source has more gaps, the closest ones are joined, so that a record with many gaps costs no more than others."""
+"""If a source has more gaps, the closest gaps are joined, so that a record with many gaps costs no more than others."""
 
 
 @frozen(eq=False)
 class RecordGaps:
-    """Disjoint intervals in order of time, which do not touch."""
+    """Disjoint intervals that do not touch, in order of time."""
 
     starts: Integers
     ends: Integers
@@ -89,14 +89,15 @@ NO_GAPS: Final = gaps_of(())
 
 MS: Final = 1_000_000
 CLOCK_STEP_NS: Final = 1_000 * MS
-"""An observer numbers an event at most this long (ns) after it happened. If an event certainly lies further before an
-event with a lower number, the clock was set back."""
+"""An observer numbers an event at most this long (ns) after it happened. If an event certainly happened longer before
+an event with a lower number, the clock was set back."""
 DISORDER_NS: Final = 50 * MS
-"""How far (ns) a missing event may lie from its neighbours in sequence. A source with more disorder extends this."""
+"""How far (ns) a missing event may lie from its neighbours in sequence. The limit is higher for a source with more
+disorder."""
 
 
 class Run(NamedTuple):
-    """A range of sequence numbers without a missing number; both ends are included."""
+    """A range of sequence numbers, of which none is missing; both ends are included."""
 
     first: int
     last: int
@@ -133,9 +134,9 @@ class SourceSurvey(msgspec.Struct):
     lost_count: int = 0
     """The number of events that the source reports as dropped."""
     losses: list[Interval] = msgspec.field(default_factory=list)
-    """When the source reports that events may have been dropped, and when events with an unknown name happened."""
+    """When the source reports that events may have been dropped, and when an event with an unknown name happened."""
     damaged: list[Interval] = msgspec.field(default_factory=list)
-    """When events happened that lack a required field, so that no rule can use them."""
+    """The times of events that lack a required field, so that no rule can use these events."""
     spans: list[Span] = msgspec.field(default_factory=list)
     """One span for each run of each split."""
     holds: int = 0
@@ -151,11 +152,11 @@ class SourceSurvey(msgspec.Struct):
     brokers: set[str] = msgspec.field(default_factory=set)
     """The brokers that the source's events name."""
     unnamed: list[Interval] = msgspec.field(default_factory=list)
-    """For each split, the time of events about queues that name no broker."""
+    """For each split, the interval of the events about queues that do not name a broker."""
 
     @property
     def names(self) -> set[str]:
-        """The brokers that the events name, plus an empty string if some events name none."""
+        """The brokers that the events name, plus an empty string if some events do not name a broker."""
         return self.brokers | {""} if self.unnamed else self.brokers
 
 
@@ -166,7 +167,8 @@ def survey_source(
 
     Each event covers the numbers from `sequence` to `last`, or only its own number if `last` is None.
     """
-    # Usually every timestamp from inside a broker is exact, so both ends of each interval are equal and one is enough.
+    # Timestamps from inside a broker are usually exact. Then both ends of each interval are equal, and one end is
+    # enough.
     is_exact = np.array_equal(after_ns, before_ns)
     if (sequence[1:] < sequence[:-1]).any():
         order = _order(sequence)
@@ -200,7 +202,7 @@ def survey_source(
 
 
 def _order(sequence: Integers) -> Integers:
-    """Returns the stable order of the numbers. If none is missing or repeated, each number is its own position."""
+    """Returns the stable order of the numbers. If no number is missing or repeated, each number is its own position."""
     place = sequence - sequence.min()
     if int(place.max()) == len(place) - 1:
         order = np.full(len(place), -1, dtype=np.int64)
@@ -219,7 +221,7 @@ def _highest_so_far(values: Integers) -> Integers:
 
 
 def whole_of(seen: SourceSurvey) -> SourceSurvey:
-    """Returns the survey of a source, with clock steps and disorder between the splits added to those within them."""
+    """Returns the survey of a source that also counts clock steps and disorder between splits."""
     ended = sorted(seen.spans, key=lambda span: span.last)
     latest_ns = list(accumulate((span.after_max_ns for span in ended), max))
     last_before_ns = list(accumulate((span.before_max_ns for span in ended), max))
@@ -302,7 +304,7 @@ def sequence_faults(runs: Iterable[Run]) -> SequenceFaults:
 
 
 def holes_in(seen: SourceSurvey, damaged: Iterable[Interval] = ()) -> Iterator[Interval]:
-    """Yields when a source may have missed events: at reported losses, at missing numbers, and after its end.
+    """Yields when a source may have missed events: at reported losses, at missing numbers, and after the source's end.
 
     A damaged event counts as missed, because its content is unknown.
     """

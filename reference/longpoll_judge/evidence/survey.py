@@ -72,7 +72,7 @@ QUERY_CONSUMER_OFFSET: Final = 14
 UPDATE_CONSUMER_OFFSET: Final = 15
 """The request code that commits a group's offset."""
 NOT_CLOSED: Final[Interval] = (INTEGER_LIMIT, INTEGER_LIMIT)
-"""The interval of the close of a connection that was never closed: far in the future."""
+"""Stands for the close of a connection that was never closed: an interval far in the future."""
 _NOTHING: Final[Integers] = np.empty(0, dtype=np.int64)
 
 
@@ -99,7 +99,7 @@ class Survey(msgspec.Struct):
     opens: list[tuple[str, str, int, int]] = msgspec.field(default_factory=list)
     """(source, connection, after_ns, before_ns) of every connection_opened."""
     seen_ns: dict[str, int] = msgspec.field(default_factory=dict)
-    """By connection (source and name as one text), the latest time of an answer on it."""
+    """Maps each connection (source and name as one text) to the latest time of an answer on it."""
     blocks: list[Block] = msgspec.field(default_factory=list)
     deleted: list[GenerationStart] = msgspec.field(default_factory=list)
     firsts: list[GenerationStart] = msgspec.field(default_factory=list)
@@ -139,11 +139,11 @@ class SourceFacts:
     first_ns: int = 0
     """The earliest time in ns of the source's first event."""
     own_holes: RecordGaps | None = None
-    """The gaps in `holes`, except the gap of dropped old events, which include no answer to an open request."""
+    """The gaps in `holes` without the gap of dropped old events, in which no open request was answered."""
 
     @property
     def holes_of_open(self) -> RecordGaps:
-        """When an answer to an unanswered request may have been sent without being recorded."""
+        """The times at which an unanswered request may have been answered without a record of the answer."""
         return self.holes if self.own_holes is None else self.own_holes
 
 
@@ -152,7 +152,7 @@ UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
 
 
 OwnProperty = Callable[[pa.Table], Iterable[tuple[int, str]]]
-"""A user's property: a function from the pulls of a window to the rows that violate it, each with a reason."""
+"""A user's property: a function that gets the pulls of a window and returns the rows that violate it, with reasons."""
 OWN: Final = "own."
 """The prefix of the clauses of user properties."""
 
@@ -194,22 +194,23 @@ class Context:
     """For each source and connection, when one of its directions was not read."""
 
     deleted: dict[tuple[str, str], RecordGaps] = field(factory=dict)
-    """For each broker and topic, when the topic's queues were deleted; an empty topic if the topic is unknown."""
+    """Maps a broker and a topic to the times when the topic's queues were deleted; an empty topic means an unknown one.
+    """
     begun_anew: dict[tuple[str, str, int], RecordGaps] = field(factory=dict)
     """For each queue, when a generation began without a recorded deletion."""
     restarts: dict[str, RecordGaps] = field(factory=dict)
     """For each broker, when the broker may have been restarted."""
     kills: dict[str, RecordGaps] = field(factory=dict)
-    """The times of `restarts` in which the broker did not end in order."""
+    """The times of `restarts` at which the broker may have been killed, because it did not end in order."""
     unordered_holes: dict[str, RecordGaps] = field(factory=dict)
     """Like `life_holes`, but without the time between an orderly end of a broker and its next start."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
-    """All closes of the connections that were closed several times, in order of time, because a name may be reused."""
+    """Maps a connection that was closed several times to all of its closes, in order of time. A name may be reused."""
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
-    """For each source, when its connections may have been opened, ascending, and when all connections so far were
-    closed."""
+    """For each source, when its connections may have been opened, ascending, and when all connections opened by then
+    were closed."""
     followers: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of a source without sends and a broker that other outside sources name too: the source may watch a slave.
+    """Pairs of a source without sends and a broker that other outside sources name too. The source may watch a slave.
     """
     readers: frozenset[str] = frozenset()
     """Outside sources without sends, if another source has sends: each of them may watch slaves with any name."""
@@ -222,7 +223,8 @@ class Context:
     asks_sends: bool = True
     """Whether any source has sends, acknowledgements or message ids."""
     asks_ends: bool = True
-    """Whether to compare the ends in answers, because they may have fallen or some queue has no other records."""
+    """Whether to compare the ends of queues in answers, because an end may have fallen or a queue has no other records.
+    """
     asks_pops: bool = False
     """Whether any source has requests about pops, so a message may be acknowledged at any time."""
     asked_alone: frozenset[str] = frozenset()
@@ -237,7 +239,7 @@ class Context:
     def lives(self, name: tuple[str, str, int], *, restarts: bool = True) -> Generations | None:
         """Returns the generations of a queue (broker, topic, number); None if it has only one generation.
 
-        With `restarts`, each restart begins a new generation.
+        If `restarts` is true, each restart begins a new generation.
         """
         deleted = [self.deleted.get((name[0], topic), NO_GAPS) for topic in {name[1], ""}]
         unsure = [self.life_holes.get(name[0], NO_GAPS), self.begun_anew.get(name, NO_GAPS)]
@@ -247,7 +249,7 @@ class Context:
         return Generations(union((*deleted, *unsure, restarted)), union(deleted), restarted)
 
     def orders(self, source: str, broker: str) -> bool:
-        """Whether the timestamps of a source give an order of events about a broker."""
+        """Whether the timestamps of a source show the order of events about a broker."""
         return self.sources.get(source, UNSEEN).is_steady and broker not in self.unsteady_brokers
 
     def all_closed_ns(self, source: str, moment_ns: Integers) -> Integers:
@@ -269,12 +271,12 @@ class Context:
         return self.closed_between(name, since_ns)[0]
 
     def closed_between(self, name: tuple[str, str], since_ns: int) -> Interval:
-        """Returns the interval of a connection's first close not before `since_ns`, or else `NOT_CLOSED`."""
+        """Returns the interval of a connection's first close that does not lie before `since_ns`; else `NOT_CLOSED`."""
         closes = self.closed_often.get(name) or (self.closes.get(name, NOT_CLOSED),)
         return next((close for close in closes if close[1] >= since_ns), NOT_CLOSED)
 
     def log_holes(self, broker: str) -> RecordGaps:
-        """Returns when a broker's queues may have changed without a record of it."""
+        """Returns when a broker's queues may have changed without a record of the change."""
         return self.broker_holes.get(broker, NO_GAPS)
 
     def holes(self, source: str) -> RecordGaps:
@@ -337,7 +339,7 @@ def connection_text(source: str, connection: str) -> str:
 
 
 def _seen_ns(table: pa.Table, rows: Integers) -> dict[str, int]:
-    """Returns the values of `Survey.seen_ns` for these rows."""
+    """Returns the entries of `Survey.seen_ns` that come from these rows."""
     sources, source_names = coded(table, "source")
     connections, names = coded(table, "connection")
     latest = np.full(len(source_names) * len(names), -1, dtype=np.int64)
@@ -357,7 +359,7 @@ def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str,
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
     numbers = integers_of(table, "queue")
-    # The events of a queue are usually adjacent, so only the first of each run is used.
+    # The events of a queue are usually adjacent, so only the first event of each run of a queue is used.
     rows = rows[run_starts(brokers[rows], topics[rows], numbers[rows])]
     pairs, numbers = brokers[rows].astype(np.int64) * len(topic_names) + topics[rows], numbers[rows]
     found: set[tuple[str, str, int]] = set()
@@ -481,7 +483,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         text = f"queue {where} gave offset 0 twice and no deletion is told: its log may have begun anew in between"
         gaps.append(Gap("begun anew", where, len(times), text))
     open_times = _open_times(survey, lambda closed, _name, _opened_ns: closed[1])
-    # A host that loses power closes no connection.
+    # Count a connection until its last answer, because a host that loses power closes no connection.
     used_times = _open_times(
         survey, lambda closed, name, opened_ns: min(closed[1], max(opened_ns, survey.seen_ns.get(name, opened_ns)))
     )
@@ -535,7 +537,8 @@ def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
     """Returns the sources whose timestamps do not order events, because a clock was set back or may have been.
 
     If an event is earlier than an event with a lower number, even by a microsecond, the clock was set back. If two
-    clocks that may be set watch one broker, they share no numbers, so nothing shows which clock is wrong.
+    sources with clocks that may be set watch one broker, nothing shows which clock is wrong, because the sources share
+    no numbers.
     """
     found = {name for name, seen in survey.sources.items() if seen.steps or (seen.is_inverted and name in settable)}
     tellers: dict[str, set[str]] = {}
@@ -570,7 +573,7 @@ def _readers(survey: Survey, inside: Collection[str]) -> frozenset[str]:
 
 
 def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, str]]:
-    """Returns `Context.followers`. A slave has its master's name, and gets no sends."""
+    """Returns the pairs for `Context.followers`. A slave has its master's name, and gets no sends."""
     senders = _senders(survey)
     watchers = {name: seen.brokers for name, seen in survey.sources.items() if name in senders or name not in inside}
     return frozenset(
@@ -582,9 +585,10 @@ def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, 
 
 
 def _open_times(survey: Survey, until: Callable[[Interval, str, int], int]) -> dict[str, list[Interval]]:
-    """Returns, by source, when each of its connections may have been opened, and until when it counts.
+    """Returns, by source, when each of its connections may have been opened, and until when the connection counts.
 
-    `until` gets the times of its close, its key in `Survey.seen_ns`, and when it may have been opened.
+    `until` returns this end. It gets the interval of the connection's close, the connection's key in `Survey.seen_ns`,
+    and when the connection may have been opened.
     """
     ends: dict[tuple[str, str], list[Interval]] = {}
     for source, connection, *moments in sorted(survey.closes, reverse=True):

@@ -62,7 +62,8 @@ def judge_codes(case: Case) -> list[Suspects]:
     if not is_refused.any():
         return []
     strange = is_refused & ~is_one_of(code, PULL_REFUSALS)
-    # If the queue has a message, the subscription is by tag and the count is not negative, nothing explains a failure.
+    # If the queue has a message, the subscription is by tag and the count is not negative, nothing explains a system
+    # error.
     has_messages = (case.logs.base[pulls.log] < NEVER) | case.lives.is_neither[pulls.log]
     failed = is_refused & (code == SYSTEM_ERROR) & has_messages
     failed &= case.events.are("expression_type", pulls.row, {TAG}) & (pulls.count_max >= 0)
@@ -83,11 +84,11 @@ REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
 TAG_SHOWN_MAX: Final = 80
 """The maximum length of a tag in a finding's sentence; the evidence has the whole tag."""
 RestsOn = Literal["answer", "append", "visible"]
-"""Whether a rule needs only the answer, also the appends of its messages, or also the events that made them visible."""
+"""The events that a rule needs: only the answer, also the appends of its messages, or also when they became visible."""
 NUMBERS: Final = (
     *("next", "min", "max", "asked", "last", "body_count", "count_max", "matching_least", "end_least", "end_most"),
 )
-"""The columns of `Answers` whose numbers a rule's sentence may show."""
+"""The columns of `Answers` with the numbers that a rule's sentence may show."""
 
 
 @frozen(eq=False)
@@ -107,7 +108,7 @@ class Rule:
     messages: Callable[[int], list[int]] = lambda _answer: []
     """Returns the messages by which an answer violates the rule, starting with the message at fault."""
     rests_on: RestsOn = "answer"
-    """Which events about the answer and these messages the record must have."""
+    """Which events about the answer and about its `messages` the record must have."""
 
 
 def judge_rightness(case: Case) -> list[Suspects]:
@@ -183,8 +184,7 @@ def _weak_of(rules: list[Rule], first_rule: Integers, whole: Booleans) -> Boolea
 
 def _order(answers: Answers) -> list[Rule]:
     early = answers.answered_before_ns < answers.received_after_ns
-    # All bodies are in one array. The first place of a body follows the last place of another answer's body, so this
-    # pair breaks no rule.
+    # All bodies are in one array. A pair of neighbours in this array that belong to different answers breaks no rule.
     follows = np.append(False, answers.body[1:] <= answers.body[:-1])[: len(answers.body)]
     follows[answers.body_first[answers.body_count > 0]] = False
     low = answers.body < answers.asked[answers.owner]
@@ -262,7 +262,7 @@ def _found(answers: Answers) -> list[Rule]:
     is_full = answers.is_counted & (answers.body_count >= answers.count_max)
     everything = takes_everything(answers)
     # A full body ends at its last message, and if every message matches, none is passed over. Otherwise the answer may
-    # also have passed over messages after its last one that do not match.
+    # also have passed over messages without a match after the last message in its body.
     exact = is_found & (is_full | everything) & (answers.next != last + 1)
     back = is_found & (answers.next <= last)
     first, end = answers.asked, np.maximum(answers.next, answers.asked)
@@ -287,7 +287,7 @@ def _found(answers: Answers) -> list[Rule]:
         return f"says offset_next {answers.next[answer]}; {rule}"
 
     def left_out(answer: int) -> list[int]:
-        """Return matching messages that the answer cannot have covered, by count, undelivered messages first."""
+        """Return one matching message more than the answer delivers; undelivered messages come first."""
         carried = set(_body(answers, answer))
         matching = _matching(answers, answer, int(first[answer]), int(end[answer]), len(carried) + 1)
         missing = sorted(matching, key=lambda offset: offset in carried)
@@ -333,20 +333,22 @@ def _not_found(answers: Answers) -> list[Rule]:
     visible_before = first_visible_before(answers)
     is_stopped, perhaps = is_told_to_stop(case, answers.pull)
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
-    # The status MESSAGE_WAS_REMOVING has code 20 too, so retention may have removed the passed messages.
+    # The status MESSAGE_WAS_REMOVING has code 20 too, so retention may have removed the messages that the answer passed
+    # over.
     may_be_gone = no_match & (not case.context.is_own)
     removed = may_be_gone & (answers.next <= _removed_end(answers))
     may_be_gone &= ~_are_young(answers, answers.next) if may_be_gone.any() else True
     rolled = case.has_rolled[answers.pull]
     illegal = answers.code == OFFSET_ILLEGAL
-    # An administrator may have reset the group's offset: 5.x tells a client with 21 where to go on.
+    # An administrator may have reset the group's offset: RocketMQ 5 then answers 21 with the offset at which to
+    # continue.
     may_be_reset = illegal & case.is_outside[answers.pull] & (not case.context.is_own)
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
-    # An offset that is too high leads to the end, or in 4.9 to the minimum if that is 0. An offset that is too low
-    # leads to the minimum.
+    # For an offset that is too high, the next offset is the end, or in 4.9 the minimum if that is 0. For an offset that
+    # is too low, it is the minimum.
     wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
-    # The record may lack a pull's offset, which is then below 0.
+    # If the record lacks a pull's offset, the offset is below 0 here.
     wrong_end |= (answers.asked < answers.min) & (answers.asked >= 0) & (answers.next != answers.min)
     return [
         Rule(
@@ -399,9 +401,9 @@ def _not_found(answers: Answers) -> list[Rule]:
 
 
 def _itself(answers: Answers) -> list[Rule]:
-    """Returns the rules about fields that contradict others of the same answer."""
+    """Returns the rules about fields of an answer that contradict other fields of the same answer."""
     low = answers.any_in_body(answers.body < answers.min[answers.owner])
-    # These rules compare with the answer's own end, so they need no record of the log.
+    # These rules compare an answer with the queue's end in the same answer, so they need no record of the log.
     is_read = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG))
     beyond = is_read & (answers.next > answers.max)
     # Code 19 means that the pull requested the end of the queue. A stopping broker may send it without a new read.
@@ -439,7 +441,7 @@ def _itself(answers: Answers) -> list[Rule]:
 
 
 def _at_end_of_slave(answers: Answers) -> Booleans:
-    """Returns which answers a slave may give at its end: 20 with the requested offset."""
+    """Returns which answers a slave may give at the end of its copy of the queue: 20 with the requested offset."""
     case = answers.case
     found = case.events.are("source", case.pulls.row[answers.pull], case.context.readers)
     found &= (answers.code == NO_MATCHED_MSG) & (answers.next == answers.asked)
@@ -447,7 +449,7 @@ def _at_end_of_slave(answers: Answers) -> Booleans:
 
 
 def _removed_end(answers: Answers) -> Integers:
-    """Returns, for each answer, the offset below which retention has removed messages of its queue at some time."""
+    """Returns, for each answer, the offset below which retention has removed messages of the queue at some time."""
     return answers.case.removed_end[answers.case.events.queue[answers.case.pulls.row[answers.pull]]]
 
 
@@ -470,7 +472,7 @@ def _are_young(answers: Answers, end: Integers) -> Booleans:
 def _measured(answers: Answers) -> Booleans:
     """Returns the answers for which "certainly visible before" depends on a duration by a clock that may be set.
 
-    In a record from outside, a message is certainly visible only some time after its acknowledgement.
+    In a record from outside, a message counts as certainly visible only some time after its acknowledgement.
     """
     case = answers.case
     settable = case.events.are("source", case.pulls.row[answers.pull], case.context.settable)
@@ -522,8 +524,8 @@ def _first_matching(answers: Answers, answer: int) -> list[int]:
 def judge_order(case: Case) -> list[Suspects]:
     """Judge whether a request was answered before it was received.
 
-    Members of the returned suspects are positions among the judged answers. For answers to a read, `judge_rightness`
-    reports this violation.
+    Members of the returned suspects are positions among the judged answers. `judge_rightness` reports the same
+    violation for answers to a pull that was read.
     """
     events, pulls = case.events, case.pulls
     rows = events.rows("answer_sent")
@@ -557,8 +559,7 @@ def judge_once(case: Case) -> list[Suspects]:
     # A damaged event may not be an answer, or may answer another request.
     rows = rows[(case.events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
     first = case.events.firsts(rows, "answer_sent")
-    # For each later answer, `first` is the first answer to its request; for a first answer, `first` is that answer
-    # itself.
+    # For each answer, `first` is the first answer to the same request, which may be the answer itself.
     twice = np.unique(first[first < rows])
     if len(twice):
         # If an identifier was received twice, each answer may belong to another request.

@@ -37,7 +37,7 @@ ENDS: Final = ("offset_next", "offset_min", "offset_max")
 
 @frozen
 class Explanation:
-    """Explains one suspect; a finding is made from it."""
+    """Explains one suspect. The judge creates a finding from it."""
 
     clause: str
     """The clause that the suspect violates."""
@@ -78,7 +78,7 @@ def suspects(
     *,
     timeless: Booleans | bool = False,
 ) -> list[Suspects]:
-    """Returns the violated and the unknown suspects of one property, each with its row; an empty list without any."""
+    """Returns the violated and the unknown suspects of one property, each with its row, or an empty list."""
     kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
     stands = np.broadcast_to(timeless, len(rows))
     return [
@@ -103,7 +103,7 @@ class Case:
 
     @cached_property
     def matchings(self) -> list[Matching | None]:
-        """For each expression of the pulls, the messages that match it; None if tags cannot decide."""
+        """For each expression of the pulls, the messages that match it; None if tags cannot decide this."""
         return [None if known is None else self.logs.matching(known) for known in self.pulls.expressions]
 
     @cached_property
@@ -122,7 +122,7 @@ class Case:
 
     @cached_property
     def deliveries(self) -> tuple[Growth, Integers]:
-        """The queue ends that answers from outside show, with the pull of each. A delivered message must be visible."""
+        """The queue ends that answers from outside show, and the pull of each. A delivered message was visible."""
         pulls, (count, body, _owner) = self.pulls, self.bodies
         shows = (self.answer_code == FOUND) & (count > 0) & self.is_sound
         shows &= ~self.logs.is_white_box[pulls.log] & ~self.lives.is_neither[pulls.log]
@@ -147,7 +147,7 @@ class Case:
         return after_ns, before_ns
 
     def told(self, name: str) -> Integers:
-        """For each pull, the value of this column in the pull's answer; -1 without an answer."""
+        """For each pull, the value of this column in its answer; -1 if the pull has no answer."""
         if name not in self._told:
             values = self.events.integers(name, self.pulls.answer_row)
             values[~self.pulls.is_answered] = -1
@@ -184,7 +184,7 @@ class Case:
 
     @cached_property
     def missing(self) -> dict[str, Booleans]:
-        """For each field, which pulls lack it in a record that needs it (docs/contract.md).
+        """For each field, which pulls lack it although the record needs it (docs/contract.md).
 
         The field may belong to the answer.
         """
@@ -302,8 +302,8 @@ class Case:
     def is_unread(self, wanted: Booleans, first_ns: Integers, last_ns: Integers) -> Booleans:
         """Returns the wanted pulls whose connection was not read, in either direction, at some time in [first, last].
 
-        During that time, the observer sees answers late or never, and sees requests before the broker receives them. If
-        the observer is outside the broker, a gap in its record may hide such a time.
+        While a connection is not read, the observer sees answers late or never, and sees requests before the broker
+        receives them. If the observer is outside the broker, a gap in its record may hide such a time.
         """
         # Only an outside observer reads the connection. A gap in a record from inside hides events, but not that the
         # connection was not read.
@@ -346,7 +346,7 @@ class Case:
 
     @cached_property
     def has_rolled(self) -> Booleans:
-        """Which pulls got a 19 that skips the rest of a missing file, as RocketMQ does (OFFSET_FOUND_NULL)."""
+        """Which pulls got a 19 that skips the rest of a missing file, as in RocketMQ (OFFSET_FOUND_NULL)."""
         asked, low, end = self.pulls.offset, self.told("offset_min"), self.told("offset_max")
         found: Booleans = (self.answer_code == NO_NEW_MSG) & (self.told("offset_next") > asked)
         found &= (asked >= low) & (asked < end) & self.is_outside & (not self.context.is_own)
@@ -392,7 +392,7 @@ def make_case(window: Window, context: Context, own: Booleans) -> Case:
 
 
 def ms(duration_ns: int) -> str:
-    """Nanoseconds as text in milliseconds."""
+    """Format nanoseconds as milliseconds."""
     return f"{duration_ns / MS:.3f} ms"
 
 
@@ -427,7 +427,7 @@ OFFSET_ILLEGAL: Final = 21
 
 @frozen(eq=False)
 class Answers:
-    """The answers with the result of a pull, with their pulls. Each answer is a row."""
+    """Answers that carry a pull's result, each paired with its pull. Each answer is a row."""
 
     case: Case
     pull: Integers
@@ -440,7 +440,7 @@ class Answers:
     body_count: Integers
     body: Integers
     owner: Integers
-    """For each place of `body`, the answer that delivers the message."""
+    """For each element of `body`, the answer that delivers the message."""
 
     @cached_property
     def log(self) -> Integers:
@@ -498,14 +498,14 @@ class Answers:
         return matching_counts(self, self.asked, np.maximum(self.next, self.asked))
 
     def any_in_body(self, flags: Booleans) -> Booleans:
-        """Whether any place of each answer's body is flagged."""
+        """Whether the flag of any message in each answer's body is set."""
         if not flags.any():
             return np.zeros(len(self.pull), dtype=np.bool_)
         return np.bincount(self.owner[flags], minlength=len(self.pull)) > 0
 
 
 def pull_results(case: Case) -> Answers:
-    """Returns the answers with the result of a pull, without refusals and damaged exchanges."""
+    """Returns the answers that carry a pull's result, without refusals and damaged requests and answers."""
     pulls, code = case.pulls, case.answer_code
     # Skip refusals, because they show no read, and pulls or answers that lack a field.
     pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
@@ -536,7 +536,7 @@ def takes_everything(answers: Answers) -> Booleans:
 
 
 def wrong_tags(answers: Answers) -> Booleans:
-    """Returns, for each place of the bodies, whether its message certainly does not match the subscription."""
+    """Returns, for each element of `body`, whether its message certainly does not match the subscription."""
     logs, expressions = answers.case.logs, answers.case.pulls.expression[answers.pull][answers.owner]
     wrong = np.zeros(len(answers.body), dtype=np.bool_)
     place = logs.known.at(answers.log[answers.owner], answers.body)

@@ -1,19 +1,21 @@
 """commit_never_regresses and commit_is_told: the committed offset that a query returns.
 
 A returned offset must not be below an offset that the group had certainly committed, and must not be one that the group
-cannot have committed. A group that has committed gets an offset. Each query and each separate commit is answered.
+cannot have committed. If a group has committed, a query must return an offset. Each query and each separate commit must
+be answered.
 
-A commit comes with a pull (`commit_offset`) or in its own request (15); a query (14) shows its effect. RocketMQ keeps
-the commit that comes last, so a client may put its offset back. A pull that was sent earlier may not, because pulls can
-overtake each other. Therefore an offset is wrong if a greater offset was certainly committed before, unless a commit of
-at most this offset may have come after the greater one.
+A commit is part of a pull (`commit_offset`), or a request UPDATE_CONSUMER_OFFSET (15); a query (14) shows its effect.
+RocketMQ keeps the commit that arrives last, so a client may put its offset back. A pull that was sent earlier must not
+put it back, but pulls can overtake each other. Therefore an offset is wrong if a greater offset was certainly committed
+before, unless a commit of at most this offset may have come after the commit of the greater one.
 
-An unanswered commit, such as a one-way commit, can only explain a lower offset. So can a commit whose answer is
-uncertain, because its identifier occurred twice or its answer names another queue. The evidence for a violation comes
-from the query's own observer and one generation; an explanation may come from any observer of the broker.
+An unanswered commit, such as a one-way commit, can only explain a lower offset. The same applies to a commit whose
+answer is uncertain, because its identifier occurred twice or its answer names another queue. The evidence for a
+violation comes from the query's own observer and one generation; an explanation may come from any observer of the
+broker.
 
 Commits, queries and answers are held in memory. Earlier commits are ignored once a group or topic was deleted, or its
-offsets were changed on the broker (207, 215, 222, 314). Slaves are not judged.
+offsets were changed on the broker (`RESETS`). Slaves are not judged.
 
 Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8), the spec's property of this name.
 """
@@ -84,10 +86,10 @@ Flags = NDArray[np.bool_]
 def judge_exchanges(
     table: pa.Table, native: Booleans, own: Booleans, context: Context
 ) -> tuple[list[Finding], list[Row]]:
-    """Judge the offsets that the groups got; also return rows that count queries, refusals and missing fields.
+    """Judge the committed offsets that queries returned; also return rows of counts.
 
-    `native` marks the rows whose queues belong to this window, and `own` marks the rows to judge. Events about all
-    queues are in the table as well.
+    The rows count queries, refusals and missing fields. `native` marks the rows whose queues belong to this window, and
+    `own` marks the rows to judge. The table also contains events that concern all queues.
     """
     asked, answers = exchanges(table, native, own)
     twice = received_again(table)
@@ -154,8 +156,8 @@ class _Reset:
     topic: str
     after_ns: int
     until_ns: int
-    """The latest time at which the reset may take effect. An offset set by the broker (222) stays until the group
-    pulls."""
+    """The latest time at which the reset may take effect. If an administrator resets the offset on the broker (222),
+    the broker returns the new offset until the group pulls."""
     deletes: bool
     """Whether the event deletes the offset and never sets another one."""
     queue: int = -1
@@ -188,7 +190,7 @@ class _Reset:
 def _unseen(context: Context) -> Iterator[_Reset]:
     """Yield the resets that no source recorded: new generations of queues, and restarts of brokers.
 
-    The new generation of a queue has no commits of the earlier one.
+    A new generation of a queue has no commits from the earlier generation.
     """
     for (broker, topic, queue), holes in context.begun_anew.items():
         for after_ns, before_ns in holes:
@@ -232,7 +234,7 @@ class _Group:
     asked: pa.Table
     answers: pa.Table
     answer: Integers
-    """For each request, the row of its answer; -1 without an answer."""
+    """For each request, the row of its answer; -1 if it has no answer."""
     told: dict[str, Integers]
     """Columns of the answers, by name; each column has a row for each request."""
     is_doubtful: Flags
@@ -250,7 +252,7 @@ class _Group:
 
     @property
     def refused_counts(self) -> tuple[int, int]:
-        """The number of queries and updates that were refused, and the number that have an answer."""
+        """The number of queries and updates that were refused, and the number of those that were answered."""
         answered = is_one_of(integers_of(self.asked, "code"), OFFSET_CODES) & (self.answer >= 0) & self.own
         read = is_one_of(self.told["code"], (SUCCESS, QUERY_NOT_FOUND))
         return int(np.count_nonzero(answered & ~read)), int(np.count_nonzero(answered))
@@ -270,7 +272,8 @@ class _Group:
         mine = [reset for reset in resets if reset.is_about(place)]
         exchanges = self._joined()
         questions = np.flatnonzero((exchanges.code == QUERY_CONSUMER_OFFSET) & self.own)
-        # Remove queries that are certainly right first, because each other query is compared with all exchanges.
+        # Remove queries that are certainly right first, because each remaining query is compared with all requests of
+        # the group.
         questions = questions if mine else questions[~_are_as_committed(exchanges, questions)]
         for question in questions.tolist():
             about = [reset for reset in mine if reset.after_ns <= exchanges.done_ns[question]]
@@ -310,10 +313,10 @@ class _Group:
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
         """Yield the finding about the answer to one query; `resets` may have come before the query."""
         since_ns = max((reset.until_ns for reset in resets if not reset.is_restart), default=-NEVER)
-        # Select exchanges that certainly ended before the query was received. They must come from the same observer,
-        # whose clock orders both.
+        # Select exchanges (requests with their answers) that certainly ended before the query was received. They must
+        # come from the query's observer, whose clock orders both.
         before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
-        # These exchanges must also have begun after every reset had certainly taken effect.
+        # The selected requests must also have been received after every reset had certainly taken effect.
         known = before & (all_.after_ns > since_ns)
         saved = np.ones_like(known)
         for reset in resets:
@@ -321,8 +324,8 @@ class _Group:
                 saved &= (all_.after_ns > reset.until_ns) | (all_.done_ns < reset.after_ns - KEPT_NS)
         lost, known = known & ~saved, known & saved
         killed = restart_text(max((reset.after_ns for reset in resets if reset.is_restart), default=0))
-        # Select commits that another observer saw before its own end. Their broker may have been killed after that,
-        # without a record, and may have lost them.
+        # Select commits that another observer saw before its own end. After that end, their broker may have been killed
+        # without a record, and may have lost the commits.
         ended = [context.sources.get(name, UNSEEN).stopped_ns is not None for name in coded(self.asked, "source")[1]]
         elsewhere = np.array(ended, dtype=np.bool_)[all_.source] & (all_.done_ns < all_.after_ns[question])
         elsewhere &= (all_.source != all_.source[question]) & (all_.after_ns > since_ns)
@@ -346,9 +349,9 @@ class _Group:
         if told < 0 or not len(greater):
             return
         commit = int(greater[np.argmax(all_.after_ns[greater])])
-        # Select commits from any observer that may have put the offset back by then: an explicit commit that was not
-        # certainly done before the greater commit was received, or a pull's commit that was not certainly received
-        # before it.
+        # Select commits from any observer that may have put the offset back by the time of the answer: an explicit
+        # commit that was not certainly done before the greater commit was received, or a pull's commit that was not
+        # certainly received before the greater commit.
         lower = (all_.value >= 0) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
         since_ns = all_.after_ns[commit]
         later = np.where(all_.is_explicit, all_.done_ns >= since_ns, all_.before_ns >= since_ns)
@@ -377,7 +380,8 @@ class _Group:
         if told <= 0 or (possible & (all_.value >= told)).any():
             return
         earlier = known & (all_.code == QUERY_CONSUMER_OFFSET)
-        # At that time the group had no offset or a lower one, so a higher offset can only have been committed later.
+        # At the time of an earlier query, the group had no offset or a lower one, so a higher offset can only have been
+        # committed later.
         earlier &= (all_.answer_code == QUERY_NOT_FOUND) | ((all_.told >= 0) & (all_.told < told))
         most = int(all_.value[possible].max(initial=0))
         why = f"{self._name} was told offset {told}, and no more than {most} can have been committed"
@@ -418,8 +422,8 @@ class _Group:
         since_ns = all_.after_ns[last]
         written = (all_.may_take & (all_.value == told)) | (is_question & (all_.told == told))
         written |= is_question & (all_.answer_code == QUERY_NOT_FOUND) & (told == 0)
-        # Select commits that began before the query was answered, and that were not certainly finished before the
-        # offset was last a different one.
+        # Select commits that began before the query was answered, and that may have finished after the time when the
+        # group last certainly had another offset.
         written &= (all_.after_ns <= done_ns) & (all_.done_ns >= since_ns)
         written[question] = False
         reset = any(one.until_ns >= since_ns and (told == 0 or not one.deletes) for one in resets)
@@ -428,8 +432,8 @@ class _Group:
         shown = [last, question]
         certain = bool(other.any())
         if put[last] and certain:
-            # An offset that was reset before the record began would be returned until the group pulls, whatever the
-            # group commits.
+            # If an offset was reset before the record began, a query would return the reset offset until the group
+            # pulls, whatever the group commits.
             shown.insert(0, int(np.flatnonzero(other)[-1]))
         since = f"{all_.value[last]} was committed" if put[last] else f"it was told {_offset(all_, last)}"
         why = f"{self._name} was told offset {told}, which nobody can have committed since {since}"
@@ -468,7 +472,7 @@ class _Group:
             yield from self._late(one, int(all_.code[one]), allowed_ns, context)
 
     def _late(self, one: int, code: int, allowed_ns: int, context: Context) -> Iterator[Finding]:
-        """Yields a request about offsets that has no answer, or perhaps a late one."""
+        """Yields a finding about a request that has no answer, or whose answer may be late."""
         events = self._events(one)
         asked, answer = events[0], events[1] if len(events) > 1 else None
         name = asked["source"], asked["connection"]
@@ -506,7 +510,7 @@ class _Group:
         before_ns = 0 if clause == "commit.answered" else UNHELD_MS * MS
         since_ns = np.array([shown[0]["after_ns"] - before_ns], dtype=np.int64)
         is_missing = clause == "commit.answered" and len(shown) == 1
-        # After the time limit any answer is late, so a gap there does not matter.
+        # After the time limit any answer is late, so a gap in the record after the limit does not matter.
         due_ns = shown[0]["before_ns"] + UNHELD_MS * MS + context.late_ns
         until_ns = np.array([due_ns if is_missing else shown[-1]["before_ns"]], dtype=np.int64)
         is_whole = not context.log_holes(last.get("broker", "")).touch(since_ns, until_ns)[0]
@@ -544,7 +548,7 @@ class _Exchanges:
     after_ns: Integers
     before_ns: Integers
     done_ns: Integers
-    """The latest time at which the answer was sent; `NEVER` without an answer."""
+    """The latest time at which the answer was sent; `NEVER` if the request has no answer."""
     answer_code: Integers
     told: Integers
     """The offset in the answer to each query; -1 without an offset."""
@@ -554,11 +558,11 @@ class _Exchanges:
 
 
 def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
-    """Returns the queries that certainly got the offset of a possibly last commit, if nothing reset the queue."""
+    """Returns the queries that certainly got a possibly last committed offset, if nothing reset the queue."""
     told, asked_ns, done_ns = all_.told[questions], all_.after_ns[questions], all_.done_ns[questions]
     # First condition: no greater offset was certainly committed before the query.
     is_enough = _most_before(all_.done_ns[all_.took], all_.value[all_.took], asked_ns) <= told
-    # Second condition: this offset may have been committed after every exchange that shows another offset.
+    # Second condition: this offset may have been committed after every exchange that shows a different offset.
     fixed = (all_.code == QUERY_CONSUMER_OFFSET) | all_.is_explicit
     since_ns = _most_before(all_.done_ns[fixed], all_.after_ns[fixed], asked_ns)
     may = np.flatnonzero(all_.may_take & np.isin(all_.value, told))
@@ -570,7 +574,7 @@ def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
 
 
 def _most_before(ended_ns: Integers, values: Integers, moments_ns: Integers) -> Integers:
-    """Returns the highest value that ended before each time; `-NEVER` if no value did."""
+    """Returns the highest value that ended before each time; `-NEVER` if no value ended before it."""
     order = np.argsort(ended_ns, kind="stable")
     most = np.append(-NEVER, np.maximum.accumulate(values[order]))
     return most[np.searchsorted(ended_ns[order], moments_ns)]
@@ -583,7 +587,7 @@ def _offset(all_: _Exchanges, question: int) -> str:
 def _are_elsewhere(asked: pa.Table, answers: pa.Table, answer: Integers) -> Flags:
     """Returns the requests whose answer names another queue, or names no queue but another broker or topic.
 
-    An answer without any of these names belongs to its request's queue.
+    An answer that names no broker, topic or queue belongs to its request's queue.
     """
     has_queue = np.append(integers_of(answers, "queue") >= 0, False)[answer]
     told_queue = np.append(integers_of(answers, "queue"), -1)[answer]
@@ -598,7 +602,7 @@ def _are_elsewhere(asked: pa.Table, answers: pa.Table, answer: Integers) -> Flag
 
 
 def _groups(asked: pa.Table, answers: pa.Table, twice: Integers) -> Iterator[_Group]:
-    """Yields the exchanges of each group and queue in which the group queries its offset, or commits one separately."""
+    """Yields the requests of each group and queue, if the group queries its offset or commits an offset separately."""
     answer = _answer_rows(asked, answers)
     is_doubtful = are_among(request_numbers(asked, np.arange(len(asked))), twice) | _are_elsewhere(
         asked, answers, answer

@@ -1,10 +1,10 @@
 """Answers and their connections: an answer is sent on the connection of its request, before the connection is closed.
 
-The rules apply to every request of a queue, pull or not. Repeated answers: `answers`.
+The rules apply to every request about a queue, not only to pulls. Repeated answers: `answers`.
 
 A connection does not outlive its broker. It certainly lasts from its opening, or from its first answer, until its last
-answer. Connections of one broker that certainly overlap belong to one run of the broker, and so do connections that are
-linked through others.
+answer. If two connections of one broker certainly overlap, they belong to one run of the broker, and so do connections
+that are linked by a chain of overlaps.
 
 Source: `NettyRemotingAbstract.writeResponse`.
 """
@@ -84,7 +84,7 @@ class Spans:
     places: Integers
     """The table row of each event that shows a connection."""
     first: Integers
-    """For each connection, the place of the event that shows its beginning."""
+    """For each connection, the position in `places` of the event that shows its beginning."""
     last: Integers
     component: Integers
     """A number that is equal for the connections of one run of the broker."""
@@ -95,7 +95,7 @@ class Spans:
         return self.component[self.of]
 
     def path(self, earlier: int, later: int) -> list[int]:
-        """Returns the events that link the connections of two answers; empty if both came on one connection."""
+        """Returns the events that link the connections of two answers; empty if both answers came on one connection."""
         start, goal = int(self.of[earlier]), int(self.of[later])
         if start == goal:
             return []
@@ -122,8 +122,8 @@ class Spans:
 def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context: Context) -> Spans:
     """Returns the connections of these answers to these requests; `opened` has the times when connections were opened.
 
-    Connections of an unnamed broker are linked only within their source. So are connections of a source whose
-    timestamps do not order events. A closed connection is not linked with any other, because its name may be reused.
+    Connections are linked only within their source if they do not name a broker, or if timestamps of their source do
+    not order events. A closed connection is not linked with any other, because its name may be reused.
     """
     closes = context.closes | dict.fromkeys(context.closed_often, (0, -NEVER))
     closed = [
@@ -173,7 +173,7 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
 
 
 def _groups(asked: Gathered, own: Integers, count: int, context: Context) -> Integers:
-    """Returns by connection the group within which it may be linked: its broker's connections, or only its source's."""
+    """Returns, for each connection, the group within which it may be linked: its broker's, or only its source's."""
     is_shared = (asked.broker != 0) & ~asked.are("broker", context.unsteady_brokers)
     is_shared &= asked.are("source", [name for name, facts in context.sources.items() if facts.is_steady])
     brokers = count_of_names(asked.table, "broker") + 1

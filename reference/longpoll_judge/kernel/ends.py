@@ -58,7 +58,7 @@ from longpoll_judge.read.schema import integers_of, lists_of, order_of, spread
 
 
 def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[Integers, Integers]:
-    """Returns the first message of each queue's generation that was not visible in time, and a recorded end for each.
+    """Returns each generation's first message that was not visible in time, and an event with the visible end.
 
     Both results are rows. A message that the deletion of its topic may have removed is ignored.
     """
@@ -119,7 +119,8 @@ def _lives(events: Gathered, at_ns: Integers, context: Context) -> Integers:
 FINDINGS_MAX: Final = 50
 """The maximum number of findings of one clause that are listed; the others are counted."""
 SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
-"""Maps each end to the column with its value in earlier answers. A message that an answer delivers was visible."""
+"""Maps each end to the column with the value that earlier answers show. A message that an answer delivers was visible.
+"""
 
 
 def _delivered_end(table: pa.Table) -> Integers:
@@ -137,7 +138,7 @@ def _delivered_end(table: pa.Table) -> Integers:
 def judge_ends(
     table: pa.Table, context: Context, native: Booleans, own: Booleans, *, most: int = FINDINGS_MAX
 ) -> tuple[list[Finding], int]:
-    """Judge the `own` answers against those of native queues; returns at most `most` findings of each clause.
+    """Judge the `own` answers against the answers of native queues; returns at most `most` findings of each clause.
 
     Also returns the number of further findings.
     """
@@ -158,7 +159,7 @@ def judge_ends(
     acknowledged_rows = np.flatnonzero(acknowledged & (integers_of(table, "queue") >= 0))
     messages = gather(table, acknowledged_rows, ("queue_offset",))
     request = first_of(answers.request, pulls.request)
-    # If an identifier was received twice, by requests of any kind, it is unknown to which of them an answer belongs.
+    # If an identifier was received twice, by requests of any kind, it is unknown to which request an answer belongs.
     # Only on one connection is it certain that an answer was sent before the next request came.
     is_sure = (request >= 0) & ~are_among(answers.request, received_again(table))
     mine = np.flatnonzero(is_sure & (answers.connection != 0))
@@ -256,9 +257,9 @@ def _unwatched(
 
 
 def _gone(answers: Gathered, own: Integers, acknowledged: Gathered, life: Integers) -> tuple[Integers, Integers]:
-    """Returns the answers whose `offset_min` passed a message acknowledged within the last hour, and that message."""
+    """Returns answers whose `offset_min` is above a message acknowledged within the last hour, and the message."""
     by_offset = np.argsort(acknowledged.values["queue_offset"], kind="stable")
-    # `highest_before` usually compares times; here it compares offsets, to find the latest message below each minimum.
+    # `highest_before` usually compares times. Here it compares offsets, to find the latest message below each minimum.
     latest = highest_before(
         life[by_offset],
         acknowledged.values["queue_offset"][by_offset],

@@ -1,4 +1,4 @@
-"""pull.filter.agrees: an answer must not pass over a message that a subscription with fewer matches got.
+"""pull.filter.agrees: an answer must not pass over a message that a narrower subscription (fewer matches) received.
 
 The rule needs no tags, because it compares the messages that answers deliver and pass over. `ends` gathers the answers.
 
@@ -47,7 +47,7 @@ class Filters:
         return found
 
     def narrower(self, number: int) -> list[int]:
-        """Returns the numbers of the subscriptions that match no more messages than this one, including itself."""
+        """Returns the numbers of the subscriptions that match no more messages than this one, which is included."""
         texts = {place: text for text, place in self.known.items()}
         own = parse(*texts[number])
         found = [number]

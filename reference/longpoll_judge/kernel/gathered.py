@@ -1,7 +1,7 @@
-"""Events gathered from anywhere in a window as columns of numbers, and findings about those that violate a clause.
+"""Events gathered from anywhere in a window as columns of numbers, and findings about events that violate a clause.
 
-Each event is held as a row number and the columns that its rule needs. Names, requests and queues are the small numbers
-that they have in the window, so that events are joined by an array lookup. The rules: `sends`, `messages`, `logs`.
+Each event is held as a row number and the columns that its rule needs. Names, requests and queues have the same small
+numbers as in the window, so that events can be joined by an array lookup. The rules: `sends`, `messages`, `logs`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from longpoll_judge.read.schema import (
 from longpoll_spec.history import ABSENT
 
 NUMBER: Final = "request_number"
-"""A column of a window's table: a small number for each event's request; 0 without a request."""
+"""A column of a window's table: a small number for each event's request; 0 if the event has no request."""
 QUEUE: Final = "queue_number"
 """A column of a window's table: a small number for each event's (broker, topic, queue)."""
 
@@ -230,7 +230,7 @@ def generations(asked: Gathered, answered: Gathered, context: Context) -> Intege
     A new generation begins after a topic was deleted, and may begin when a queue's first offset is stored twice.
     """
     life, doubtful = numbered_generations(asked, answered, context)
-    # The rows are unique in a window, so that no number occurs for two exchanges of different kinds.
+    # A row number is unique in a window, so it makes a number that no other exchange has, whatever its kind.
     life[doubtful] = -1 - asked.row[doubtful]
     return life
 
@@ -250,7 +250,7 @@ def numbered_generations(asked: Gathered, answered: Gathered, context: Context) 
 
 
 def with_life(*lots: tuple[Integers, Integers]) -> list[Integers]:
-    """Returns small numbers for pairs of a number and a generation; usually a queue has one generation."""
+    """Returns small numbers for pairs of a number and a generation. Most queues have one generation."""
     return numbered(*lots) if any(life.any() for _numbers, life in lots) else [numbers for numbers, _life in lots]
 
 
@@ -274,7 +274,7 @@ class Breach:
     clause: str
     members: Integers
     events: tuple[tuple[Gathered, Integers], ...]
-    """The evidence as pairs: events, and by member a row of these events, or -1. The first pair gives the location."""
+    """The evidence as pairs: events, and for each member a row of them or -1. The first pair gives the location."""
     why: str
     weak: Booleans = field(factory=lambda: np.zeros(0, dtype=np.bool_))
     """For each member, whether an unrecorded event could explain the breach; empty if all members are certain."""
@@ -368,7 +368,7 @@ def findings_of(table: pa.Table, breaches: Iterable[Breach], context: Context, m
 
 
 def are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, context: Context) -> Booleans:
-    """Whether each event's connection was certainly closed between the two times."""
+    """Whether the connection of each event was certainly closed between `since_ns` and `until_ns`."""
     found: Booleans = closes_from(events, since_ns, context)[1] < until_ns
     return found
 
@@ -376,7 +376,7 @@ def are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, context
 def closes_from(events: Gathered, since_ns: Integers, context: Context) -> tuple[Integers, Integers]:
     """Returns the interval of the first close of each event's connection that does not lie before `since_ns`.
 
-    The result is `NEVER` without such a close.
+    The result is `NEVER` if no such close exists.
     """
     after_ns, before_ns = closes_of(events, context)
     is_gone = before_ns < since_ns

@@ -54,7 +54,7 @@ class _Held:
 
 @define
 class _Table:
-    """The pulls that are certainly held. `begun` has the pulls whose last event certainly put them into the table."""
+    """The pulls that are certainly held. `begun` contains pulls that the last event certainly put into the table."""
 
     begun: dict[str, Event] = field(factory=dict)
     connections: dict[str, str] = field(factory=dict)
@@ -100,14 +100,14 @@ class _Table:
 def _may_find(held: Event, recheck: Event) -> bool:
     """Whether a recheck may have seen messages that the pull has not read.
 
-    If `hold` and recheck report the same end, the recheck saw no more. A put-back reports its traversal's end, so its
-    recheck may have seen more.
+    If the `hold` event and the recheck report the same end, the recheck saw no more messages. If a traversal put the
+    pull back, the event reports the traversal's end, so the recheck may have seen more.
     """
     return bool(held["event"] != "hold" or not 0 <= recheck["visible_end"] == held["visible_end"])
 
 
 def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Finding | None:
-    """Judge the events of one source. After a gap in the record, a pull may no longer be held."""
+    """Judge the events of one source. After a gap in the record, a pull is no longer certainly held."""
     table = _Table()
     for event in sorted(events, key=lambda event: (event["after_ns"], event["before_ns"], event["sequence"])):
         table.see(event)
@@ -140,7 +140,7 @@ def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
 
 
 def _too_many(held: list[_Held], limit: int) -> list[_Held]:
-    """Returns the pulls that were held at the first time with more pulls than the limit; empty without such a time."""
+    """Returns the pulls held at the first time with more pulls than the limit; empty if the limit was kept."""
     count = 0
     for moment_ns, change in sorted(_changes(held)):
         count += change

@@ -70,7 +70,7 @@ def _closes_after(case: Case, pull: Integers) -> Integers:
 
 
 def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
-    """Which pulls were certainly, and which were possibly, answered by a stop, as the broker reports.
+    """Which pulls were certainly, and which were possibly, answered by a stop, according to the broker's own record.
 
     Only the end of a source inside the broker shows a stop, because a source that continues for long did not stop. A
     role change gives the same answer text, and no event records it.
@@ -146,7 +146,7 @@ def _unheld(case: Case) -> list[Suspects]:
     most = pulls.answered_before_ns - pulls.received_after_ns
     unheld, slow = ~pulls.may_hold & pulls.hold_is_told & case.is_answered, _cannot_be_held(case)
     is_judged = unheld | slow
-    # Certainly late, or late for some of the possible times. A slow read has the time limit of a wake.
+    # The answer is certainly late, or late for some of the possible times. A slow read has the time limit of a wake.
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
     may_be_late |= slow & (least > case.context.wake_ns) & ~case.logs.is_white_box[pulls.log]
 
@@ -183,8 +183,8 @@ def _cannot_be_held(case: Case) -> Booleans:
     """Returns the pulls that permit holding but found a message at their first read, so they must be answered."""
     pulls, logs = case.pulls, case.logs
     found: Booleans = pulls.may_hold & case.is_sound & is_one_of(case.answer_code, PULL_RESULTS)
-    # The end of a queue never falls, so an offset beyond it was beyond it at the receipt too. A deletion empties the
-    # queue.
+    # The end of a queue never falls, so an offset beyond it at the answer was beyond it at the receipt too. A deletion
+    # empties the queue.
     past = (case.answer_code == OFFSET_ILLEGAL) & (pulls.offset > case.told("offset_max"))
     end = logs.end_at_least(pulls.log, pulls.received_after_ns)
     end = np.maximum(end, case.deliveries[0].end_at_least(pulls.log, pulls.received_after_ns))
@@ -261,7 +261,7 @@ def _holds(case: Case) -> list[Suspects]:
 
 
 AT_TABLE: Final = ("take", "keep", "expire", "run")
-"""Steps that remove a pull from the table of held pulls, put it back, or follow from either."""
+"""Steps that remove a pull from the table of held pulls, put it back, or follow such a step."""
 
 
 def judge_handling(case: Case) -> list[Suspects]:
@@ -320,7 +320,8 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     again |= _overdrawn(case, steps, owners, ("take",), ("keep",)) | (
         counts["expire"] > counts["hold"] + counts["keep"]
     )
-    # For each kind of step, find the latest time of the first step, and the earliest time of the last step.
+    # For each kind of step, find the latest possible time of the first step, and the earliest possible time of the last
+    # step.
     first = {
         name: _extreme(np.minimum, len(pulls), owners[name], events.integers("before_ns", steps[name]))
         for name in AT_TABLE
@@ -376,7 +377,8 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
 def _owner(case: Case, rows: Integers) -> Integers:
     """Returns the pull of each step; -1 if the pull belongs to another queue, or if another clause covers the step.
 
-    Other clauses cover steps before the receipt or after the answer. A step that is recorded twice counts once.
+    Steps before the receipt or after the answer are covered by other clauses. A step that is recorded twice counts
+    once.
     """
     events, pulls = case.events, case.pulls
     owner = events.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
@@ -405,7 +407,7 @@ def _overdrawn(
     ins: tuple[str, ...],
     outs: tuple[str, ...],
 ) -> Booleans:
-    """Returns the pulls with more completed `outs` steps at some time than `ins` steps that may have begun by then."""
+    """Returns pulls for which, at some time, more `outs` steps had ended than `ins` steps may have begun."""
     owner = np.concatenate([owners[name] for name in (*ins, *outs)])
     change = np.concatenate([np.full(len(owners[name]), 1 if name in ins else -1) for name in (*ins, *outs)])
     moment_ns = np.concatenate(

@@ -1,8 +1,8 @@
 """The generations of all queues of a window, called lives. Each life has its own log, and each log has a number.
 
 A queue with one life has one log. A queue with several lives has a log for each life, and one more log for the events
-that overlap a change (`evidence.generations`); only rules that need no log judge those events. The log of a life also
-has the messages of earlier lives that a restart cannot have lost.
+that overlap a change of generations (`evidence.generations`); only rules that need no log judge those events. The log
+of a life also has the messages of earlier lives that a restart cannot have lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Lives:
     changed: list[tuple[Generations, Integers]]
     """The queues with several lives; queues with the same changes are grouped."""
     base: Integers
-    """For each queue, the number of its first log."""
+    """For each queue, the number of the queue's first log."""
     queue: Integers
     """For each log, the number of its queue."""
     number: Integers
@@ -61,7 +61,7 @@ class Lives:
         return found
 
     def _parts(self, rows: Integers) -> Iterator[tuple[Generations, Integers]]:
-        """Yields the changes of queues with several lives, with the positions of the queues' rows in `rows`."""
+        """Yields the generations of queues with several lives, with the positions of the queues' rows in `rows`."""
         queue = self.window.queue[rows]
         for lives, queues in self.changed:
             is_mine = np.zeros(len(self.base), dtype=np.bool_)
@@ -110,7 +110,7 @@ class Lives:
         return np.concatenate(found), np.concatenate(logs)
 
     def are_sure(self, rows: Integers, log: Integers) -> Booleans:
-        """Returns which events certainly belong to the log given for each event."""
+        """Returns which events certainly belong to the log at the same position in `log`."""
         queue = self.window.queue[rows]
         found: Booleans = self.is_single[queue] & (self.base[queue] == log)
         for life, places, logs in self._each(rows):
@@ -153,7 +153,7 @@ class Lives:
 
 
 def make_lives(window: Window, context: Context, *, restarts: bool = True) -> Lives:
-    """Returns the lives of a window's queues; with `restarts`, each restart begins a new life."""
+    """Returns the lives of a window's queues. If `restarts` is true, each restart begins a new life."""
     changed: dict[int, tuple[Generations, list[int]]] = {}
     known: dict[tuple[str, str], Generations | None] = {}
     is_any = bool(context.deleted or context.begun_anew or any(map(len, context.life_holes.values())))

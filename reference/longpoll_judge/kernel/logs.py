@@ -27,7 +27,7 @@ MESSAGES: Final = ("append", "message_acknowledged", "message_seen")
 
 @frozen(eq=False)
 class Growth:
-    """The visible end of each log as a function of time, from unordered rows: log, end, earliest and latest time."""
+    """The visible end of each log over time. The input rows are unordered: log, end, earliest and latest time."""
 
     log: Integers
     end: Integers
@@ -75,7 +75,7 @@ class Growth:
 
 @define(eq=False, slots=False)
 class Logs:
-    """All logs of a window, as the record shows them."""
+    """All logs of a window, as far as the record shows them."""
 
     known: Grouped
     """For each log, the offsets of the messages that the record shows, without duplicates."""
@@ -163,7 +163,7 @@ class Matching:
         return np.where(self.logs.is_white_box[log], offset, found) if self.expression.takes_everything else found
 
     def first_visible(self, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Returns the earliest and latest time at which a matching message from each offset on was visible."""
+        """Returns the earliest and latest time at which a match at or after each offset first became visible."""
         place = self.offsets.below(log, offset)
         after_ns, before_ns = (self.offsets.pick(log, place, each, NEVER) for each in self._visible)
         if self.expression.takes_everything:
@@ -173,7 +173,7 @@ class Matching:
         return after_ns, before_ns
 
     def first_delivered(self, deliveries: Growth, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Returns the earliest and latest time at which an answer first showed the next matching message or more."""
+        """Returns the earliest and latest time at which an answer first showed the next match or a later one."""
         return deliveries.visible_between(log, offset if self.expression.takes_everything else self.first(log, offset))
 
 

@@ -94,12 +94,12 @@ class View:
 
     @cached_property
     def all_(self) -> Gathered:
-        """Every message, once for each of its acknowledgements and deliveries."""
+        """Every message, once for each acknowledgement or delivery of it."""
         return together((self.told, self.delivered), ("queue_offset", "message", "logged", *IDENTITY))
 
     @cached_property
     def stored(self) -> tuple[Gathered, Integers, Integers, Integers]:
-        """See `_stored`."""
+        """The result of `_stored`."""
         return _stored(self)
 
 
@@ -156,7 +156,7 @@ def identified(*lots: Gathered) -> None:
 
 
 def located(*lots: Gathered) -> None:
-    """Set small numbers for the place of each message: `at` within one source, `logged` across all sources."""
+    """Number the place (queue and offset) of each message: `at` within one source, `logged` across all sources."""
     for name, places in (("at", [lot.place for lot in lots]), ("logged", [lot.log for lot in lots])):
         pairs = ((place, lot.values["queue_offset"]) for place, lot in zip(places, lots, strict=True))
         for lot, number in zip(lots, numbered(*pairs), strict=True):
@@ -177,7 +177,7 @@ def _most(keys: Integers, wanted: Integers, values: Integers, none: int) -> Inte
 
 
 def _others(events: Gathered, rows: Integers, key: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """Returns the rows whose value differs from the earliest row of their key, and that row for each event."""
+    """Returns rows whose value differs from that of the key's earliest row, and that earliest row for each event."""
     cause = np.full(len(events), -1, dtype=np.int64)
     own = key[rows]
     rows = rows[least_of(own, own, value[rows], 0) != _most(own, own, value[rows], 0)]
@@ -199,15 +199,15 @@ def _are_holed(events: Gathered, since_ns: Integers, until_ns: Integers, context
 
 
 def _appends(view: View, events: Gathered) -> Integers:
-    """Returns the append of each message; -1 without one, for example if the message is older than the record."""
+    """Returns the append of each message; -1 if it has none, for example if the message is older than the record."""
     return first_of(events.values["logged"], view.appended.values["logged"])
 
 
 def one_value(view: View) -> Breach | None:
     """Returns different messages with one offset in one generation of a queue."""
     all_ = view.all_
-    # A kill may lose unflushed messages, so a difference after a kill is weak evidence. After an orderly stop, it is
-    # strong evidence.
+    # A kill may lose unflushed messages, so a difference after a kill is weak evidence. An orderly stop loses none, so
+    # a difference after it is strong evidence.
     told = evolve(view.context, restarts={}, life_holes=view.context.unordered_holes)
     life, is_doubtful = numbered_generations(all_, all_, told)
     (key,) = with_life((all_.values["logged"], life))
@@ -251,9 +251,9 @@ def _may_be_lost(first: Gathered, second: Gathered, context: Context) -> Boolean
 
 
 def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
-    """Returns the messages that are stored at two places.
+    """Returns the messages that are stored at two places, which are offsets of queues.
 
-    The result has all messages, the rows of those at a second place, the first place by message, and how often each
+    The result has all messages, the rows of messages at a second place, the first place by message, and how often each
     message may be stored.
     """
     all_ = view.all_
@@ -369,7 +369,7 @@ def sent_later(view: View) -> Breach | None:
 
 
 def _delays(sent: Gathered) -> tuple[Integers, Integers]:
-    """Returns the delay level of each send (0 without a level), and the delay in milliseconds."""
+    """Returns the delay level of each send (0 if it has no level), and its delay in milliseconds."""
     level = np.clip(sent.values["delay_level"], 0, len(_LEVELS_MS) - 1)
     return level, np.where(sent.values["delay_ms"] >= 0, sent.values["delay_ms"], _LEVELS_MS[level])
 
@@ -394,7 +394,7 @@ def _due_ns(
 def early(view: View) -> Breach:
     """Returns messages that were delivered too early.
 
-    The delay levels come from the broker's configuration, so a violation by level is uncertain.
+    The broker's configuration defines the delay levels, so a violation by level is uncertain.
     """
     got = view.delivered
     due_ns, has_level = _due_ns(view, least_of, view.sent.after_ns, BEGINNING)
@@ -431,10 +431,10 @@ def are_reads(table: pa.Table) -> Booleans:
 
 
 def _visible_ns(view: View) -> tuple[Integers, Integers]:
-    """Returns when each send's message must be readable, `NEVER` if unknown, and its answer without an offset.
+    """Returns when each send's message must be readable (`NEVER` if unknown), and its answer without an offset.
 
-    The time is known for a delayed message, and for a message that was stored without an offset, unless it must be
-    committed first.
+    The time is known for a delayed message, and for a message that was stored without an offset, unless the message
+    must be committed first.
     """
     sent, commits = view.sent, view.ended
     commits = commits.take(commits.values["transaction"] == OUTCOMES["commit"])
@@ -458,7 +458,7 @@ def overdue(view: View) -> Breach | None:
     mine = np.flatnonzero((got.values["id"] != 0) & (got.after_ns > late_ns))
     own = got.take(mine)
     asked, answers = reads_of(view, own)
-    # Of the reads that show no end beyond the message, take the last one.
+    # Of the reads whose end of the queue is not beyond the message, take the last one.
     reads, life = _lives(view, (asked, answers), (own, own))
     read = np.full(len(got), -1, dtype=np.int64)
     read[mine] = highest_before(
@@ -475,8 +475,8 @@ def overdue(view: View) -> Breach | None:
 def lost(view: View) -> Breach | None:
     """Returns messages that their broker reported as stored, but that are at no offset of their queue.
 
-    The record has another message at every possible offset of the message, from an end before its send to an end long
-    after.
+    The record shows another message at every offset that the message can have. These offsets lie between an end of the
+    queue from before the send and an end from long after it.
     """
     sent, all_ = view.sent, view.all_
     due_ns, answer = _visible_ns(view)

@@ -1,10 +1,10 @@
 """Properties of a queue's log as its events report them: offsets_in_order and visible_is_monotone.
 
-In a record from inside a broker, every append takes the next queue offset, each offset once. From outside, no two
-messages are acknowledged with the same offset. The visible end never falls and never passes the log's end. These rules
-apply within one generation and one observer; a crash or truncation begins a new generation. The order of two events is
-certain only if their intervals do not overlap. Ends in answers: `ends`. Source: `ConsumeQueue.putMessagePositionInfo`,
-`ReputMessageService`.
+In a record from inside a broker, every append takes the next queue offset, and no offset is used twice. From outside,
+no two messages are acknowledged with the same offset. The visible end never falls and never passes the log's end. These
+rules apply within one generation and one observer; a crash or truncation begins a new generation. The order of two
+events is certain only if their intervals do not overlap. Ends in answers: `ends`. Source:
+`ConsumeQueue.putMessagePositionInfo`, `ReputMessageService`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WORDS: Final = {"append": "appended", "message_acknowledged": "acknowledged"}
 
 @frozen(eq=False)
 class Told:
-    """The events of one kind, each with an offset or end.
+    """The events of one kind, each with an offset or end of a queue.
 
     Sources with a specification are left out, because a specification may let a queue's end fall.
     """
@@ -150,7 +150,7 @@ def _may_fall(told: Told) -> bool:
 
 
 def _left_out(case: Case, appended: Told) -> list[Suspects]:
-    """Returns appends that do not continue at the next offset. The recorder may have lost those in between."""
+    """Returns appends that skip offsets. The recorder may have lost the appends of the skipped offsets."""
     offsets, order = _grouped(appended)
     is_first = np.ones(len(order), dtype=np.bool_)
     is_first[1:] = (offsets.group[1:] != offsets.group[:-1]) | (offsets.numbers[1:] != offsets.numbers[:-1])
@@ -191,7 +191,7 @@ def _between(case: Case, told: Told, doubtful: Told, member: int) -> set[int]:
 
 
 def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
-    """Returns visible ends whose last message was not appended before, without ends before the first append."""
+    """Returns visible ends whose last message was not appended before. Ends before the first append are skipped."""
     known = appended.take(appended.is_known)
     count = max(int(each.stream.max(initial=-1)) for each in (moved, appended)) + 1
     offsets, order = grouped(known.stream, known.values, count)
@@ -225,7 +225,7 @@ def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
 
 
 def _perhaps_begun(case: Case, moved: Told, doubtful: Told) -> Integers:
-    """Returns when each end's last message may first have been appended, in any generation; `NEVER` if not recorded."""
+    """Returns when each end's last message may first have been appended, in any generation; `NEVER` if unrecorded."""
     found = np.full(len(moved.rows), NEVER, dtype=np.int64)
     if not len(doubtful.rows):
         return found

@@ -71,7 +71,8 @@ from longpoll_protocol.properties import java_hash
 
 POPS: Final = "pops"
 POP_WAKES: Final = "pop.wake.prompt"
-"""The clause about late wakes. Rows of the kind `woken` count the pops that a message woke or should have woken."""
+"""The clause about late wakes. Result rows of the kind `woken` count the pops that a message woke or should have woken.
+"""
 FINDINGS_MAX: Final = 50
 """The maximum number of findings that are listed for one clause; further findings are only counted."""
 NOTE_POP_ELSEWHERE: Final = "requests about pops whose answers name another broker, topic or queue"
@@ -88,7 +89,7 @@ class _Pops:
     context: Context
     asked: Gathered
     answered: Gathered
-    """For each request, its first answer; an arbitrary row if the request has no answer."""
+    """For each request, its first answer; any row if the request has no answer."""
     popped: Gathered
     owner: Integers
     reset_ns: Integers
@@ -158,7 +159,7 @@ class _Pops:
 
     @cached_property
     def takes(self) -> Sequence[tuple[Integers, Callable[[Integers], Booleans], bool]]:
-        """For each tag subscription, its requests, a function that matches tag hashes, and whether all match."""
+        """For each tag subscription: its requests, a function that matches tag hashes, and whether all match."""
         found = []
         pairs = np.stack([names_of(self.table, name, self.asked.row) for name in ("expression_type", "expression")])
         for pair in np.unique(pairs, axis=1).T:
@@ -250,7 +251,7 @@ def _gather(table: pa.Table, context: Context, home: Home | None) -> _Pops:
 
 
 def _names_another(asked: Gathered, answered: Gathered) -> Booleans:
-    """Returns which answers name another broker, topic or queue than their requests; the rules ignore these answers."""
+    """Returns answers whose broker, topic or queue differs from their request's; the rules ignore these answers."""
     found: Booleans = (answered.queue >= 0) & (answered.queue != asked.queue)
     for one, other in ((answered.broker, asked.broker), (answered.topic, asked.topic)):
         found |= (one != 0) & (other != 0) & (one != other)
@@ -392,7 +393,7 @@ def _wakes(pops: _Pops) -> tuple[Breach, int]:
 
 
 def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Integers:
-    """Returns, for each request, a message of its queues for which it waited too long; -1 without one."""
+    """Returns, for each request, a message of its queues for which it waited too long; -1 if there is none."""
     wake_ns, slow_ns = pops.context.wake_ns, max(UNHELD_MS * MS, pops.context.wake_ns)
     since_ns, until_ns = messages.since_ns[late], messages.until_ns[late]
     after_ns, before_ns, answered_ns = pops.asked.after_ns[held], pops.asked.before_ns[held], pops.waiting[0][held]
@@ -405,7 +406,7 @@ def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Int
     for row in np.flatnonzero(border < first).tolist():
         near = order[border[row] : first[row]]
         found[row] = next(iter(near[until_ns[near] > before_ns[row] + wake_ns].tolist()), found[row])
-    # Then look for a message that arrived long before: the first one that stayed long enough.
+    # Then look for a message that was available long before, and stayed available for long enough; take the first one.
     slow = np.flatnonzero(until_ns - since_ns > slow_ns)
     slow = slow[np.argsort(until_ns[slow], kind="stable")]
     by_since = np.argsort(since_ns[slow], kind="stable")
@@ -501,7 +502,7 @@ def _again(pops: _Pops) -> Iterator[Breach]:
 
 
 def _about(pops: _Pops) -> tuple[Integers, Integers, Integers]:
-    """Returns the requests about messages, and numbers for the place of each request and of each message."""
+    """Returns the requests about popped messages, and numbers for the place of each request and of each message."""
     about = np.flatnonzero(is_one_of(pops.asked.values["code"], (ACKNOWLEDGE, CHANGE)))
     asked = pops.asked.take(about)
     own = pops.scope[about], asked.queue, asked.values["queue_offset"], _are(asked, "cause", RETRIED).astype(np.int64)
@@ -537,7 +538,7 @@ def _sent_ns(pops: _Pops) -> dict[int, int]:
 
 
 def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int]:
-    """Returns the clause of `_again` that the second delivery violates, and the request that shows it, or -1."""
+    """Returns the clause of `_again` that a repeated delivery violates, and the request that shows this, or -1."""
     end_ns, asked, answered = one.since_ns + one.hidden_ns, pops.asked, pops.answered
     shown = -1
     for change in one.changes:
@@ -567,7 +568,7 @@ def _last_empty(pops: _Pops) -> dict[int, int]:
 
 
 def _missed(pops: _Pops, last: _Delivery, last_empty: dict[int, int]) -> int:
-    """Returns the pop that should have got a message again after its last delivery; -1 without one."""
+    """Returns the pop that should have got a message again after its last delivery; -1 if there is no such pop."""
     empty = last_empty.get(int(pops.scope[pops.owner[last.row]]), -1)
     if empty < 0 or any(not pops.is_answered[change] for change in last.changes):
         return -1
@@ -598,7 +599,7 @@ def _is_unsure(pops: _Pops, row: int, last_request: int) -> bool:
 
 
 def _told_again(pops: _Pops, clause: str, found: list[tuple[int, int, int]], why: str) -> Breach:
-    """Returns a breach about pairs of deliveries of a message, or of a delivery and a pop without the message."""
+    """Returns a breach about pairs: two deliveries of a message, or a delivery and a pop that did not get it."""
     first, second, request = np.array(found, dtype=np.int64).reshape(-1, 3).T
     is_pair = second >= 0
     later = np.where(is_pair, pops.owner[np.maximum(second, 0)] if len(pops.owner) else second, request)

@@ -75,10 +75,11 @@ class Promptness:
     wake_ns: Integers
     late_ns: Integers
     missed: dict[str, int]
-    """For each property, the number of certain violations without a latency, which count in the rate of the property.
-    """
+    """For each property, the number of certain violations whose latency is unknown. The rate of the property counts
+    them."""
     open_at_cut: int
-    """The number of open pulls without an answer, a close of their connection, or an end of their source."""
+    """The number of pulls at the end of the record that have no answer, while their connection and source have no end.
+    """
 
 
 def judge_promptness(case: Case, counted: Booleans) -> Promptness:
@@ -96,7 +97,7 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
     is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered)
     is_judged &= case.answer_code != OFFSET_ILLEGAL
     white = case.logs.is_white_box[pulls.log]
-    # If the record is from outside and a message was visible before the pull, a late answer is a slow read, not a wake.
+    # In a record from outside, if a message was visible before the pull, a late answer is a slow read, not a late wake.
     certain_ns = visible_before + case.logs.slack_ns(pulls.log)
     is_judged &= white | ~pulls.is_answered | (certain_ns >= pulls.received_after_ns)
     # An answer to another pull also shows a message if it came after this pull and before any acknowledgement.
@@ -149,7 +150,7 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
 
 
 def _rechecked(case: Case, is_judged: Booleans) -> list[Suspects]:
-    """Returns pulls of all messages for which a recheck saw a message, but which were not answered soon after.
+    """Returns pulls of all messages that were not answered soon after a recheck saw a message.
 
     No event shows when that message became visible, so either the log or the recheck is wrong.
     """
@@ -227,7 +228,7 @@ def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers,
 
     doubted = missing | unread
     violated, unknown = over & ~doubted, (over & doubted) | (may_be_over & ~over)
-    # Pulls that were open when their record ended, and that have no finding.
+    # Select pulls that were open when their record ended, and that have no finding.
     is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten
     was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
     open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open & case.own[pulls.row]]]))

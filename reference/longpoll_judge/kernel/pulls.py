@@ -31,7 +31,7 @@ MS: Final = 1_000_000
 
 @frozen(eq=False)
 class Pulls:
-    """The pulls of a window with their first answers; each pull is a row. `answer_row` is -1 without an answer."""
+    """The pulls of a window with their first answers; each pull is a row. `answer_row` is -1 if unanswered."""
 
     row: Integers
     log: Integers
@@ -49,11 +49,13 @@ class Pulls:
     expressions: list[Expression | None]
     answer_row: Integers
     answered_after_ns: Integers
-    """The earliest time of each answer; without an answer, the last time at which the observer watched for it."""
+    """The earliest time of each answer; for an unanswered pull, the last time at which the observer watched for the
+    answer."""
     answered_before_ns: Integers
     """The latest time of each answer; `NEVER` if the pull has no answer."""
     missing_until_ns: Integers
-    """For an unanswered pull, the time until which the record certainly has no answer; else `answered_after_ns`."""
+    """For an unanswered pull, the time until which it was certainly not answered; for other pulls, `answered_after_ns`.
+    """
     is_closed: NDArray[np.bool_]
     """Whether the pull has no answer and its connection was closed."""
     source_facts: list[SourceFacts]
@@ -81,7 +83,7 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
     """Join every pull with its first answer and with facts about its connection and source.
 
     Pulls whose answer names another queue are left out, because it is unclear which queue was read. Pulls that share an
-    identifier are left out too, because it is unclear which of them was held and answered.
+    identifier are left out too, because it is unclear which pull was held and which was answered.
     """
     received = events.rows("request_received")
     received = received[events.request_key[received] >= 0]
@@ -90,7 +92,7 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
         received = received[np.bincount(keys)[keys] == 1]
     row = received[is_one_of(events.integers("code", received), PULL_CODES)]
     answer_row = events.answer_to(events.request_key[row], "answer_sent")
-    # These pulls have no answer in this queue, but their request has an answer in another queue.
+    # The pulls without an answer in this queue whose request has an answer in another queue.
     elsewhere = answer_row < 0
     elsewhere[elsewhere] = events.is_told_anywhere(row[elsewhere], "answer_sent")
     if elsewhere.any():

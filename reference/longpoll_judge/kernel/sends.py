@@ -123,7 +123,7 @@ def gather_messages(table: pa.Table) -> Messages:
     # An event without topic and queue is damaged, and no rule uses it.
     placed = are_named(topic_names)[topics] & (integers_of(table, "queue") >= 0)
     moved = rows_where(table, "make_visible") & placed & (integers_of(table, "visible_end") >= 0)
-    # Only events of visible ends have no offset of a message; all other events that are gathered need one.
+    # Only events about visible ends have no offset of a message; all other gathered events need an offset.
     known = placed & (integers_of(table, "queue_offset") >= 0)
     told = np.flatnonzero(rows_where(table, "message_acknowledged") & known)
     is_own = np.array([name.startswith(OWN_TOPICS) for name in topic_names.to_pylist()], dtype=np.bool_)
@@ -153,7 +153,8 @@ def gather_messages(table: pa.Table) -> Messages:
     return Messages(
         sends=gather(table, np.flatnonzero(is_send)),
         acknowledged=acknowledged,
-        # A read has the queue's bounds. An answer without them refused the send, or answers another kind of request.
+        # The answer to a read has the queue's bounds. An answer without bounds refused the send, or answers another
+        # kind of request.
         refused=gather(table, np.flatnonzero(is_answer & named & (lowest < 0)), ("code",)),
         appended=appended,
         delivered=delivered,
@@ -271,10 +272,11 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     lives = generations(answered, asked, context)
     life, message = (with_life((numbers, lives))[0] for numbers in (answered.place, answered.values["at"]))
     offset = answered.values["queue_offset"]
-    # Of the messages of this generation that were certainly acknowledged before this send, take the highest offset.
+    # Take the highest offset among the messages of this generation that were certainly acknowledged before this send.
     before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
     inverted = np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset))
-    # If several messages have that offset, take the one that ended first, which also ended before this send.
+    # If several messages have that offset, take the message whose acknowledgement ended first, which was also before
+    # this send.
     before[inverted] = earliest(answered, every, message, message[before[inverted]])
     # One message with a wrong offset contradicts all later messages, so report only this message, once.
     inverted = once(answered, inverted, before)
@@ -285,7 +287,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
 
 
 def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> Iterator[Breach]:
-    """Compare sends of two sources that watched one broker at both times, with clocks that order both events."""
+    """Compare sends of two sources that watched the broker at both times, with clocks that order both events."""
     mine = (answered.broker != 0) & ~answered.are("broker", context.unsteady_brokers)
     mine &= answered.are("source", [name for name, facts in context.sources.items() if facts.is_steady])
     # Only brokers that several sources recorded can show such a violation.
@@ -346,7 +348,7 @@ def _unplaced(messages: Messages, told: Gathered) -> Gathered:
 
 
 def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
-    """Yields batches that have a gap between their messages, that were reordered, or that were stored only in part."""
+    """Yields batches with a gap between the offsets of their messages, in another order, or stored only in part."""
     sends, sent = messages.sends, messages.sent
     known = np.flatnonzero(send >= 0)
     (key,) = numbered((told.request, told.place))
@@ -407,7 +409,7 @@ def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integer
 
 
 def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
-    """Yields sends that were acknowledged too late, which loses no message."""
+    """Yields sends that were acknowledged too late, although no message was lost."""
     mine = np.flatnonzero(send >= 0)
     late = mine[told.after_ns[mine] - sends.before_ns[send[mine]] > SEND_MS * MS]
     unread = np.zeros(len(late), dtype=np.bool_)
@@ -434,7 +436,7 @@ def _as_answers(
     yield Breach("send.acknowledged.open_connection", members, pair, why)
     order = np.argsort(answered.before_ns, kind="stable")
     first = order[first_of(answered.request, answered.request[order])]
-    # Another acknowledgement of this send certainly came before this one.
+    # The send certainly had another acknowledgement before this one.
     again = answered.before_ns[first] < answered.after_ns
     refusal = first_of(answered.request, refused.request)
     twice = np.flatnonzero(again | (refusal >= 0))
@@ -458,7 +460,7 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     Sources whose acknowledgements do not name their send are skipped.
     """
     due_ns = sends.before_ns + SEND_MS * MS
-    # Late sends were neither acknowledged nor refused, in a source that names the sends that it acknowledges, and their
+    # Late sends were neither acknowledged nor refused. Their source names the sends that it acknowledges, and their
     # connection was open until the limit.
     late = ~are_among(sends.request, told.request) & ~are_among(sends.request, refused.request)
     late &= ~are_among(sends.source, told.source[told.values["is_named"] == 0])
@@ -467,8 +469,8 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     goes_on, weak = (np.zeros(len(sends), dtype=np.bool_) for _ in range(2))
     for name, facts in context.sources.items():
         mine = sends.are("source", [name])
-        # A source that ended before the answer was due cannot show that the answer is missing, and a gap in between may
-        # hide the answer.
+        # If a source ended before the answer was due, it cannot show that the answer is missing. A gap before that time
+        # may hide the answer.
         goes_on |= mine & (due_ns < facts.last_ns)
         weak |= mine & (facts.holes.touch(sends.after_ns, due_ns) | (name in context.settable))
     for (source, connection), holes in context.blocked.items():
@@ -477,7 +479,7 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     for (source, connection), closes in context.closed_often.items():
         mine = sends.are_on(source, connection)
         for after_ns, before_ns in closes:
-            # If the connection was closed in between, the broker could not send the answer.
+            # If the connection was closed before the answer was due, the broker could not send the answer.
             late &= ~(mine & (before_ns >= sends.after_ns) & (after_ns <= due_ns))
     members = np.flatnonzero(late & goes_on)
     why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
@@ -489,8 +491,8 @@ def _delivered(
 ) -> Iterator[Breach]:
     """Yields messages that were delivered before their send was received, by the clock of one source or of two.
 
-    In the case of two sources, the other source may have recorded another broker of the same name, so the finding is
-    uncertain.
+    If two sources recorded the delivery and the send, they may have recorded different brokers of one name, so the
+    finding is uncertain.
     """
     sends, delivered = messages.sends, messages.delivered
     known = np.flatnonzero(send >= 0)
@@ -527,7 +529,7 @@ def _delivered(
 
 
 def _foretold(view: View, messages: Messages, told: Gathered, send: Integers) -> Breach:
-    """Returns messages below an `offset_max` that an answer had before their sends came."""
+    """Returns messages whose offset was below the `offset_max` of an answer before their sends were received."""
     mine = np.flatnonzero(send >= 0)
     answered, sent = told.take(mine), messages.sends.take(send[mine])
     asked, answers = reads_of(view, answered)
@@ -548,9 +550,9 @@ def _foretold(view: View, messages: Messages, told: Gathered, send: Integers) ->
 
 
 def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: Gathered, context: Context) -> Integers:
-    """Returns the early deliveries whose queue certainly has one generation up to their acknowledgements (`until`).
+    """Returns early deliveries whose queue certainly had one generation until the acknowledgement (`until`).
 
-    With a new generation, the offset may belong to two messages, of which the earlier one was delivered.
+    If a new generation began, the offset may belong to two messages, and the delivered one may be the older one.
     """
     since = delivered.take(early)
     anew = np.zeros(len(early), dtype=np.bool_)
@@ -561,11 +563,11 @@ def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: 
 
 
 def _asked_elsewhere(table: pa.Table, answers: Gathered) -> Booleans:
-    """Returns the answers to pulls that name another queue than their requests. No rule uses these answers."""
+    """Returns answers to pulls whose queue differs from their request's queue. No rule uses these answers."""
     asked = requests_of(table, answers)
     request = first_of(answers.request, asked.request)
     found: Booleans = (request >= 0) & (np.append(asked.place, 0)[request] != answers.place)
-    # A pop may name all queues.
+    # Exclude pops, because the request of a pop may name all queues.
     return found & rows_where(table, "answer_sent")[answers.row]
 
 
@@ -627,7 +629,7 @@ def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context
 
 
 def _are_holed(told: Gathered, since_ns: Integers, context: Context) -> Booleans:
-    """Returns which appends may be missing, because the record has a gap up to the acknowledgement."""
+    """Returns the messages whose append may be missing, because the record has a gap before the acknowledgement."""
     found = np.zeros(len(told), dtype=np.bool_)
     for name, facts in context.sources.items():
         if len(facts.holes):

@@ -79,7 +79,7 @@ def pulls_of(table: pa.Table, native: Booleans) -> pa.Table:
 
 
 def _plain(table: pa.Table, rows: Booleans, names: Sequence[str]) -> pa.Table:
-    """Returns these columns, and those that order and join the rows, in order of time, with names as plain strings."""
+    """Returns these columns as plain values, plus the columns that order and join the rows, in order of time."""
     wanted = list(dict.fromkeys((*names, "source", "request", "sequence", "after_ns", "before_ns")))
     chosen = fill(table, wanted).filter(pa.array(rows))
     columns = [chosen[name].cast(pa.string()) if name in NAMES else chosen[name] for name in wanted]

@@ -52,7 +52,7 @@ NOTE_REPEATED: Final = "request identifiers that were received twice"
 NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
 NOTE_POPS: Final = "windows of a growing history have pops, which are judged only when it has ended"
 Native = Callable[[pa.Table], Booleans]
-"""A function that returns a mask of the rows of a table whose queues have all their events in the table."""
+"""A function that returns a mask of a table's rows: the rows of queues whose events are all in the table."""
 
 
 def judge_window(
@@ -263,7 +263,7 @@ def _finding(case: Case, group: Suspects, member: int, row: int) -> Iterator[Row
 
 
 def _request(case: Case, rows: list[int]) -> str:
-    """Returns the request at fault, which is that of the first receipt or answer; empty without one."""
+    """Returns the request at fault, which is the request of the first receipt or answer; empty if there is none."""
     for row in sorted(rows):
         if case.events.text("event", row) in ("request_received", "answer_sent"):
             return case.events.text("request", row)
@@ -309,7 +309,7 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
 
 
 def _told_elsewhere(case: Case, orphans: Integers) -> tuple[Booleans, Booleans]:
-    """Returns which answers name another queue than their request, and which name no queue.
+    """Returns which answers name a different queue from their request's queue, and which name no queue.
 
     An answer without a queue would get its request's queue if both named one topic and broker, unless several requests
     have its identifier.
@@ -326,7 +326,8 @@ def _told_elsewhere(case: Case, orphans: Integers) -> tuple[Booleans, Booleans]:
 def _unseen_tags(case: Case) -> int:
     """Returns how many answers passed over messages whose tags are needed but were not recorded.
 
-    Only FOUND and NO_MATCHED_MSG pass over messages; the next offset of OFFSET_ILLEGAL is where to start instead.
+    Only FOUND and NO_MATCHED_MSG pass over messages; the next offset of OFFSET_ILLEGAL says where the client must
+    continue.
     """
     selective: Any = np.array(
         [known is not None and not known.takes_everything for known in case.pulls.expressions], bool

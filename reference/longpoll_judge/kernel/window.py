@@ -1,8 +1,8 @@
 """Events of whole queues as numpy columns in one canonical order: the unit that is judged at once.
 
 The order is by queue, then by time, then by source and sequence, so no result depends on the order in which events
-arrive. A row is a position in this order. The table also has visitors: events of other queues that share a request with
-the window's own events. Visitors come after the window's own events, and are found only by their request.
+arrive. A row is a position in this order. The table also has visitors: copied events of other queues that share a
+request with the window's own events. Visitors come after the window's own events, and are found only by their request.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ class Window:
 
     @cached_property
     def request_key(self) -> Integers:
-        """For each row, the number of its request, equal for equal (queue, source, request); -1 without a request."""
+        """For each row, the number of its request, equal for equal (queue, source, request); -1 if it has none."""
         key = self.any_key[: self.count].copy()
         count = int(self.any_key.max(initial=-1)) + 1
-        # Nearly every request has one queue. A request with several queues gets a different number for each of them.
+        # Nearly every request has one queue. A request with several queues gets one number for each queue.
         some = np.full(count + 1, -1, dtype=np.int64)
         some[key] = self.queue
         is_split = np.zeros(count + 1, dtype=np.bool_)
@@ -155,7 +155,7 @@ class Window:
         return known
 
     def look_up(self, wanted: Integers, key: Integers, value: Integers) -> Integers:
-        """Returns for each wanted request key the first value with this key; -1 without one."""
+        """Returns for each wanted request key the first value with this key; -1 if no value has it."""
         self._first[key[::-1]] = value[::-1]
         found = np.where(wanted >= 0, self._first[wanted], -1) if len(self._first) else np.full(len(wanted), -1)
         self._first[key] = -1
@@ -200,7 +200,7 @@ class Window:
         return owner, values[places]
 
     def answer_to(self, keys: Integers, event: str) -> Integers:
-        """Returns for each request key the first row of an event with this name; -1 without one."""
+        """Returns for each request key the first row of an event with this name; -1 if there is no such row."""
         rows = self.rows(event)
         rows = rows[self.request_key[rows] >= 0]
         return self.look_up(keys, self.request_key[rows], rows)

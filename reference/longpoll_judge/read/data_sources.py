@@ -110,15 +110,15 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 BATCH_BYTES: Final = 64 << 20
-"""The approximate size of one batch of a stream, in bytes of NDJSON lines."""
+"""The approximate size of one batch of a stream, measured in bytes of NDJSON lines."""
 PACKED: Final = 12
-"""The assumed number of NDJSON bytes for each byte of Parquet or compressed NDJSON."""
+"""The number of NDJSON bytes that one byte of Parquet or compressed NDJSON is assumed to hold."""
 Offset = dict[str, int]
 """How far each part was read: a byte offset in NDJSON, or a number of row groups."""
 
 
 class HistoryStream(DataSourceStreamReader):
-    """Yields the new events of some directories in batches."""
+    """Yields the new events of a directory, or of several ones, in batches."""
 
     def __init__(self, directories: Sequence[str], chosen: Chosen | None = None) -> None:
         self._growth = GrowingHistory(list(directories))
@@ -126,7 +126,7 @@ class HistoryStream(DataSourceStreamReader):
         self._chosen = chosen or Chosen()
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Returns the offset before any part of the history is read."""
+        """Returns the offset at which no part of the history has been read."""
         return {}
 
     def latestOffset(self) -> Offset:  # noqa: N802 - Spark's name
@@ -228,7 +228,7 @@ class _HistoryReader(DataSourceReader):
 
 
 def use_this_python(session: Any) -> None:
-    """Let local workers run the driver's Python unless another is configured, because PySpark runs `python3`."""
+    """Let local workers run the driver's Python, because PySpark would run `python3`; an explicit setting is kept."""
     context = getattr(session, "_sc", None)
     if context is None or not re.fullmatch(r"local(-cluster)?(\[.*\])?", context.master):
         return

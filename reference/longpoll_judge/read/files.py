@@ -4,8 +4,8 @@
     s3a://bucket/history                                                the same storage, as Spark names it
     webhdfs://namenode:9870/history                                     opened by fsspec, if installed
 
-Options of a URI follow a question mark, and every file of the directory gets the same options, so a worker on another
-host needs only the file's name. `source` decides which files belong to a history.
+Options of a URI follow a question mark. The URI of every file in a directory has the directory's options, so a worker
+on another host needs only the file's URI. `source` decides which files belong to a history.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENTRIES_MAX: Final = 1_000_000
 """The maximum number of files of a remote directory."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SAME: Final = {"s3a": "s3", "s3n": "s3"}
-"""Maps Hadoop's URI schemes to the names that Arrow uses for them."""
+"""Maps Hadoop's URI schemes to Arrow's names for the same storage."""
 _OF_ARROW: Final = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
 
 
@@ -61,7 +61,7 @@ class Entry:
     changed_ns: int = 0
     """When the content last changed, according to the file system; 0 if unknown."""
     number: int = 0
-    """The number of a local file. A file that replaces another one has a different number."""
+    """The inode number of a local file. A file that replaces another file has a different number."""
 
     @property
     def stamp(self) -> Stamp:
@@ -75,7 +75,7 @@ def is_uri(text: str) -> bool:
 
 
 def absolute(place: str | Path) -> str:
-    """Returns the unique name of a place: an absolute path, or a URI without a slash at its end.
+    """Returns the unique name of a directory or file: an absolute path, or a URI without a slash at its end.
 
     Raises `HistoryNotFoundError` if a URI contains a password, because findings and gaps would show it.
     """
@@ -162,7 +162,7 @@ def _directories(directory: str) -> list[str]:
             with os.scandir(directory) as listed:
                 names = [each.name for each in listed if each.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
-            return []  # The file was deleted meanwhile.
+            return []  # The file was deleted after it was listed.
     return [beside(directory, name) for name in sorted(names) if _is_data(name)]
 
 
@@ -188,7 +188,7 @@ def _local_entries(directory: str, pattern: str) -> list[Entry]:
 
 
 def _here(path: str, seen: os.stat_result | None) -> Entry:
-    """Returns a local file. Anything that is not a regular file has the size 0."""
+    """Returns a local file. If the path is not a regular file, the size is 0."""
     return Entry(path, seen.st_size, True, seen.st_mtime_ns, seen.st_ino) if seen else Entry(path, 0, False)
 
 
@@ -257,7 +257,7 @@ def _below(system: Any, path: str) -> Sequence[Any]:
 
 @contextmanager
 def _told(place: str) -> Iterator[None]:
-    """Turn errors of a storage service that refuses requests or does not respond into a one-sentence error."""
+    """Turn errors of a storage service that refuses requests or does not respond into an error of one sentence."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -280,7 +280,7 @@ def _opened(uri: str) -> tuple[Any, str]:
 
 @lru_cache(maxsize=64)
 def _file_system(root: str, shown: str) -> tuple[Any, str]:
-    """Returns the file system for this root, and the prefix of paths in it: the name of a bucket, or an empty text."""
+    """Returns the file system for this root, and the prefix of its paths: the name of a bucket, or an empty text."""
     scheme = urlsplit(root).scheme
     try:
         if scheme in _OF_ARROW:

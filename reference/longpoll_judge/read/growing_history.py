@@ -1,12 +1,12 @@
-"""Reads the new part of a growing history. Each look continues where the last one ended, so each byte is read once.
+"""Reads the new part of a growing history. Each read continues where the previous one ended, so no byte is read twice.
 
 An unfinished line is not damage, because only the part of an NDJSON file up to its last newline is read. A Parquet file
-has its index at its end, so the file is complete once the index can be read. Any other part is complete if it has not
-changed between two looks.
+has its index at its end, so the file is complete once the index can be read. A part in any other format is complete if
+it has not changed between two checks.
 
-A checksum of a few places shows whether a part is still the same that was read, at the same cost for any size. A
-rewritten part normally differs at each of these places, because its events have other timestamps. A change of a single
-byte elsewhere goes undetected.
+A checksum of a few places in a part shows whether the part has changed since it was read, at the same cost for any
+size. A rewritten part normally differs at each of these places, because its events have other timestamps. A change of a
+single byte elsewhere goes undetected.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 GONE: Final = -1
 """The checksum of a deleted part."""
 _PLACES: Final = 4
-"""The number of places of a part that are compared, from its first to its last bytes."""
+"""The number of places in a part that are compared; the first and the last bytes of the part are among them."""
 _PLACE_BYTES: Final = 4_096
-"""The bytes that are compared at each place. Parquet files end with the index of their columns."""
+"""The number of bytes that are compared at each place."""
 
 
 def checksum_before(part: str, end: int) -> int:
@@ -60,7 +60,7 @@ BLOCK_BYTES: Final = 1 << 16
 
 
 def whole_end(part: Path | str) -> int:
-    """Returns the position after the last newline of a part; 0 if it has none."""
+    """Returns the position after the last newline of a part; 0 if the part has no newline."""
     with files.open_file(str(part)) as file:
         end = file.seek(0, 2)
         while end > 0:
@@ -80,9 +80,9 @@ def stamps_of(directories: Iterable[Path | str]) -> dict[str, Stamp]:
 
 @define
 class GrowingHistory:
-    """Looks at histories repeatedly, without opening unchanged parts again.
+    """Checks histories repeatedly, without opening unchanged parts again.
 
-    Invariant: `stamps` and the line ends in `_ends` are from the last look.
+    Invariant: `stamps` and the line ends in `_ends` are from the last check.
     """
 
     paths: Sequence[Path | str]
@@ -91,12 +91,12 @@ class GrowingHistory:
     """For each NDJSON part, the position after its last newline."""
     _row_groups: RowGroups = field(factory=dict)
     rewritten: int = 0
-    """How often a complete part was found rewritten or shortened. A deleted part does not count."""
+    """How often a part that was read before was found rewritten or shortened. A deleted part does not count."""
     _sums: dict[str, tuple[int, int]] = field(factory=dict)
     """For each complete part, its length when it last changed, and its checksum at that time."""
 
     def has_grown(self) -> bool:
-        """Return whether a part has grown, was replaced, or is new since the last look."""
+        """Return whether a part has grown, was replaced, or is new since the last check."""
         return stamps_of(self.paths) != self.stamps
 
     def look(self) -> History:
@@ -113,7 +113,7 @@ class GrowingHistory:
         splits = [
             msgspec.structs.replace(each, end=min(each.end, ends.get(each.path, each.end)))
             for each in history.splits
-            # A Parquet part is complete if it can be opened.
+            # A Parquet part needs no second check, because it is complete if it can be opened.
             if each.start < ends.get(each.path, 0)
             or (each.path not in ends and (each.path in settled or kind_of(each.path) == PARQUET_SUFFIX))
         ]
@@ -132,9 +132,9 @@ class GrowingHistory:
                 self._sums[part] = ends[part], checksum_before(part, ends[part])
 
     def _looked_at(self, part: str, size: int) -> int:
-        """Returns the complete length of an NDJSON part.
+        """Returns the number of bytes up to the last complete line of an NDJSON part.
 
-        An unreadable part counts as complete; its reader reports the error.
+        An unreadable part counts as complete, because the code that reads it reports the error.
         """
         try:
             return whole_end(part)
@@ -160,7 +160,7 @@ class IncrementalRead:
     growth: GrowingHistory
     threads: int
     ends: dict[str, int] = field(factory=dict)
-    """For each part, where the next look begins: a byte of NDJSON, or a row group."""
+    """For each part, where the next read begins: a byte of NDJSON, or a row group."""
 
     def look(self) -> tuple[History, list[InputSplit]]:
         """Return the current history and its new part; raises `HistoryNotFoundError`."""

@@ -1,8 +1,8 @@
 """Reads NDJSON parts: all lines of a byte range at once with Arrow, or line by line if a line is invalid.
 
 Each invalid line becomes a `Damage` with its file and byte, and reading continues. A part compressed with zstd can only
-be read from its beginning, so it is read in pieces. If its end is missing, the complete lines are still read. Clocks
-and sources: see `source`.
+be read from its beginning, so it is read in pieces. If the end of such a part is missing, its complete lines are still
+read. Clocks and sources: see `source`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LINE_BYTES_MAX: Final = 16 << 20
 PIECE_BYTES: Final = 8 << 20
 """The number of bytes of a compressed part that are decompressed at once."""
 NAMED_DAMAGES_MAX: Final = 100
-"""The maximum number of damaged lines that are listed for one split. Further lines are only counted."""
+"""The maximum number of damaged lines that are listed for one split. Further damaged lines are only counted."""
 
 
 def read_range(path: str, start: int, end: int) -> tuple[pa.Table, list[Damage]]:
@@ -201,8 +201,8 @@ def _parse_slowly(content: bytes, position: int, path: str, damages: list[Damage
 def name_twice(content: bytes) -> str:
     """The first schema field that a JSON object names more than once; empty if no field is repeated.
 
-    JSON readers differ in which of the values they keep, so the line is ambiguous. Arrow rejects such a line too.
-    Unknown fields are ignored and may be repeated.
+    If a field is repeated, JSON readers differ in which value they keep, so the line is ambiguous. Arrow rejects such a
+    line too. Unknown fields are ignored and may be repeated.
     """
     names = [name for name, _value in _PAIRS(content.decode()) if name in FIELD_TYPES]
     return next((name for name in names if names.count(name) > 1), "")

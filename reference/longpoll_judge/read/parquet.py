@@ -1,8 +1,8 @@
 """Reads Parquet parts: each row group is a split, and texts become dictionary columns.
 
-Files from other writers are converted to `schema.EVENT_SCHEMA`: unknown columns are not read, missing columns get
-defaults, and rows that are not events become `Damage`. A file without its footer, because its writer was killed,
-becomes `Damage` as a whole. Clocks and sources: `source`.
+Files from other programs are converted to `schema.EVENT_SCHEMA`: unknown columns are not read, missing columns get
+defaults, and rows that are not events become `Damage`. If a file has no footer because its writer was killed, the whole
+file becomes one `Damage`. Clocks and sources: `source`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def read_row_groups(
 ) -> tuple[pa.Table, list[Damage]]:
     """Returns the events of row groups [first, end), and what could not be read.
 
-    If `columns` names some columns, the others are skipped, provided that the file's statistics show that their numbers
-    are in range and their types can be read; therefore the same rows are damaged however few columns are read. With
-    `sparse`, columns that the statistics show to be at their default in every row are skipped too.
+    If `columns` is given, other columns are skipped if the file's statistics show that their numbers are in range and
+    their types can be read. Therefore the same rows are damaged however few columns are read. If `sparse` is true,
+    columns that have their default in every row according to the statistics are skipped too.
     """
     try:
         metadata = parquet.read_metadata(to_arrow(path))
@@ -87,7 +87,7 @@ def read_row_groups(
         ) as file:
             numbers, together = list(range(first, end)), [name for name in names if name not in apart]
             table = file.read_row_groups(numbers, columns=together, use_threads=False)
-            # Convert the columns one by one, so that at most one is held as plain texts at a time.
+            # Convert the columns one by one, so that at most one of them is in memory as plain texts at a time.
             for name in sorted(apart):
                 column = file.read_row_groups(numbers, columns=[name], use_threads=False)[name]
                 table = table.append_column(name, column.dictionary_encode())
@@ -144,10 +144,10 @@ def _is_plain(column: pa.Field) -> bool:
 
 
 def _doubtful(schema: pa.Schema) -> list[str]:
-    """Returns the columns whose damage no statistics show: lists, which may contain a null, and texts.
+    """Returns the columns whose damage statistics cannot show: lists, which may contain a null, and texts.
 
-    If the file's schema forbids nulls in lists, the result is empty, because such a writer is trusted with its texts
-    too.
+    If the file's schema forbids nulls in lists, the result is empty, because a program that writes such a schema is
+    trusted to write valid texts too.
     """
     offsets = schema.field("offsets").type if "offsets" in schema.names else None
     if offsets is not None and not offsets.value_field.nullable:
@@ -156,7 +156,7 @@ def _doubtful(schema: pa.Schema) -> list[str]:
 
 
 def _undecodable(table: pa.Table) -> str:
-    """Returns the first column with a text that is not UTF-8; empty if there is none."""
+    """Returns the first column with a text that is not UTF-8; empty if all texts are UTF-8."""
     for name in NAMES:
         for chunk in table[name].chunks if name in table.column_names else ():
             texts = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
@@ -179,7 +179,7 @@ def _at_default(group: Any) -> set[str]:
 
 
 def _is_always(seen: Any, value: int | str) -> bool:
-    """Whether statistics show only this value; false for texts whose statistics are truncated."""
+    """Whether the statistics of a column show only this value; false for texts whose statistics are truncated."""
     try:
         return bool(seen.min == seen.max == value)
     except UnicodeDecodeError:
@@ -187,7 +187,7 @@ def _is_always(seen: Any, value: int | str) -> bool:
 
 
 def _is_small(number: Any) -> bool:
-    """Whether this statistic is a number in range, because columns of other types have other statistics."""
+    """Whether a value in the statistics is a number in range; columns of other types have other values there."""
     return isinstance(number, int) and abs(number) < INTEGER_LIMIT
 
 

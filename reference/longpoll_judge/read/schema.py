@@ -36,7 +36,7 @@ PLAIN_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in FI
 """One column for each field of `longpoll_spec.history.Event`, in the same order, with the types used in files."""
 
 NAMES: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is str)
-"""The dictionary columns, which are all texts. Even a request's identifier occurs in two or three events."""
+"""The dictionary columns, which are all columns of texts. Even a request's identifier occurs in two or three events."""
 
 LISTS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is list)
 """The columns that contain lists of numbers."""
@@ -44,7 +44,8 @@ LISTS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is list)
 EVENT_SCHEMA: Final = pa.schema(
     [(name, _NAME_TYPE if name in NAMES else PLAIN_SCHEMA.field(name).type) for name in FIELD_TYPES]
 )
-"""The same columns with the types used in memory. Only `may_hold` has nulls, for events that do not record it."""
+"""The columns of `PLAIN_SCHEMA` with the types used in memory. Only `may_hold` has nulls, for events that do not record
+it."""
 
 DEFAULTS: Final[dict[str, Any]] = {
     field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
@@ -58,11 +59,12 @@ REQUIRED: Final = tuple(name for name in FIELD_TYPES if name not in DEFAULTS)
 INTEGER_FIELDS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is int)
 
 INTEGER_LIMIT: Final = 1 << 61
-"""Times and offsets are below this in absolute value, so that the sum or difference of two of them fits in an int64."""
+"""The limit for the absolute value of times and offsets, so that the sum or difference of two values fits in an int64.
+"""
 
 
 def fill(table: pa.Table, names: Sequence[str] = EVENT_SCHEMA.names) -> pa.Table:
-    """Returns a table with exactly these columns and their types of `EVENT_SCHEMA`.
+    """Returns a table with exactly these columns, and with the types that `EVENT_SCHEMA` gives them.
 
     Nulls and missing columns get the default. Raises `pa.ArrowInvalid` or `pa.ArrowNotImplementedError` if a column
     cannot be converted.
@@ -102,7 +104,7 @@ def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
     elif values.null_count and DEFAULTS.get(column.name) is not None:
         values = values.cast(PLAIN_SCHEMA.field(column.name).type).fill_null(DEFAULTS[column.name])
     if values.type == pa.string_view() and column.name in NAMES:
-        values = values.cast(pa.string())  # Arrow creates dictionaries only from this type.
+        values = values.cast(pa.string())  # Arrow creates dictionaries only from the type `pa.string()`.
     return values if values.type == column.type else values.cast(column.type)
 
 
@@ -138,7 +140,7 @@ def coded(table: pa.Table, name: str) -> tuple[NDArray[np.int32], list[str]]:
 
 
 def coded_texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], pa.StringArray]:
-    """Returns the same as `coded`, but leaves the names in Arrow, which is faster if there are many names."""
+    """Returns the same as `coded`, but with the names in an Arrow array, which is faster if there are many names."""
     if not has_column(table, name):
         return np.zeros(len(table), dtype=np.int32), pa.array([str(DEFAULTS[name])], pa.string())
     column = table[name]

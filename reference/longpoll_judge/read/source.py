@@ -60,7 +60,7 @@ class InputSplit(msgspec.Struct, frozen=True, order=True):
     """A byte position in an NDJSON part, or a row group of a Parquet part. A compressed part is a single split."""
     end: int
     rename: dict[str, str]
-    """The new names of sources whose names occur in several directories."""
+    """Maps a source's name in the file to a new name, if several directories use this name."""
     clocks: dict[str, tuple[int, int]]
     """The clock of each source, by its name in the file: (offset_ns, uncertainty_ns)."""
 
@@ -71,7 +71,7 @@ class History:
 
     splits: list[InputSplit]
     damages: list[Damage]
-    """Meta files that are missing, damaged or of another format."""
+    """Meta files that are missing, damaged or in an unknown format."""
     declared_sources: frozenset[str]
     settable_clocks: frozenset[str]
     """Sources whose clock may be set: their `clock` is not `monotonic`."""
@@ -79,7 +79,7 @@ class History:
     laws: dict[str, tuple[str, Law]]
     """For each source, the policy and the specification that its history declares."""
     hold_limits: dict[str, int]
-    """The maximum number of held pulls that each source's broker promises."""
+    """For each source, the maximum number of held pulls that the source's broker promises."""
     sources: dict[str, Source]
     """The declaration of each source, by name."""
     policy_of: dict[str, str]
@@ -117,7 +117,8 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
         others = {
             source.name for other, known in metas.items() if other != directory and known for source in known.sources
         }
-        # If only another directory declares a source of this name, that declaration is about another source.
+        # If no meta file in its own directory declares a source, a declaration in another directory is about another
+        # source of this name.
         rename = {name: f"{name}#{number}" for name in others}
         declared |= {rename.get(name, name) for name in names}
         sources = meta.sources if meta else []
@@ -169,10 +170,10 @@ def _meta_in(directory: str) -> str:
 
 
 def _unread_below(directory: str) -> Damage | None:
-    """Returns the damage that a history has data in subdirectories, as in a partitioned table; None if it has none.
+    """Returns the damage that a history has data in subdirectories, as a partitioned table has; None if it has none.
 
-    The names of these directories contain some columns, so the files have no complete events. If the search fails, this
-    is damage too.
+    The names of such subdirectories contain some columns, so the files have no complete events. If the search fails,
+    this is damage too.
     """
     try:
         found = files.first_within(directory, PART_SUFFIXES, META_FILE)
@@ -263,7 +264,7 @@ def _row_groups(part: Entry, damages: list[Damage], known: RowGroups) -> int:
 
 
 def kind_of(path: str) -> str:
-    """Returns the suffix of the part's name that is in `PART_SUFFIXES`; empty if there is none."""
+    """Returns the suffix of the part's name that is in `PART_SUFFIXES`; empty if the name has no such suffix."""
     return next((suffix for suffix in PART_SUFFIXES if files.name_of(path).endswith(suffix)), "")
 
 
@@ -277,8 +278,8 @@ def read_split(
 ) -> tuple[pa.Table, list[Damage]]:
     """Returns the events of the split on the common clock (columns of `EVENT_SCHEMA`), and what could not be read.
 
-    If `columns` is given, other columns may have their defaults. With `sparse`, a column whose values are all defaults
-    may be absent.
+    If `columns` is given, other columns may have their defaults. If `sparse` is true, a column whose values are all
+    defaults may be absent.
     """
     try:
         table, damages = _read_part(part, columns, sparse=sparse)

@@ -1,1 +1,1 @@
-"""Cuts a history into pieces, judges them, and adds up the results, in one process or on Spark."""
+"""Cuts a history into windows, judges each window, and adds up the results, in one process or on Spark."""

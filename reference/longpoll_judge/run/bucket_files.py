@@ -1,4 +1,4 @@
-"""Writes the buckets of a history that exceeds one window to local files. `buckets` defines a bucket."""
+"""Writes the buckets of a history that is too large for one window to local files. `buckets` defines a bucket."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Buckets:
     """The events of a history on disk, grouped into buckets of whole queues."""
 
     _weights: dict[QueueName, int]
-    """The number of events of each queue, as far as the survey has counted them."""
+    """The number of events of each queue, according to the survey so far."""
     _most: int
-    """The maximum number of events of a bucket, unless a single queue has more."""
+    """The maximum number of events of a bucket. A bucket with a single queue may have more."""
     _part_events: int
     """The approximate number of events in each part of a bucket that is too large."""
     _file: BinaryIO
@@ -41,7 +41,7 @@ class Buckets:
     _ends: list[pa.Table] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        """Assign the queues, largest first, each to the bucket with the fewest events, or to a new bucket."""
+        """Assign the queues, largest first, each to the bucket with the fewest events or to a new bucket."""
         for name in sorted(self._weights, key=lambda name: (-self._weights[name], name)):
             if 0 < min(self._sizes) > self._most - self._weights[name]:
                 self._sizes.append(0)
@@ -81,7 +81,7 @@ class Buckets:
         """Yield the rows of each bucket. Call this after all events were added."""
         shared = self._keys.shared()
         for bucket in range(self.count) if len(shared) else ():
-            # Read a bucket that is too large piece by piece.
+            # Read the bucket piece by piece if it is too large.
             tables = self._events(bucket)
             for table in tables if self._is_cut(bucket) else [joined(tables)]:
                 for other, events in visitors_of(table, bucket, shared):

@@ -1,9 +1,9 @@
-"""Groups whole queues into buckets, for a history that exceeds one window and for Spark.
+"""Groups whole queues into buckets, for a history that is too large for one window and for Spark.
 
-The hash of (broker, topic, queue) gives an event's bucket. A request with events in several buckets is judged in each
-of them, with all its events, so its events are copied between the buckets. The few events that concern every queue are
-copied to each bucket, and so are the first and last answers of connections, which show how long a broker lived. Pops of
-a topic are judged in the bucket of the topic's queue -1.
+The hash of (broker, topic, queue) gives an event's bucket. If a request has events in several buckets, it is judged in
+each of these buckets, with all its events, so its events are copied between the buckets. The few events that concern
+every queue are copied to each bucket, and so are the first and last answers of connections, which show how long a
+broker ran. Pops of a topic are judged in the bucket of the topic's queue -1.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from longpoll_judge.kernel.verdict import Native, judge_window
 from longpoll_judge.read.schema import are_named, coded_texts, integers_of, lists_of
 
 WINDOW_EVENTS: Final = 300_000
-"""The maximum number of events of a window, unless a single queue has more."""
+"""The maximum number of events of a window. A window with a single queue may have more."""
 ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
 """The multiplier of the hash. It is odd, and differs from the multiplier that hashes requests."""
 CONNECTIONS_MAX: Final = 2_000
-"""If there are more connections than this, only the ends of the longest connections are copied to other buckets."""
+"""If there are more connections than this, only the first and last answers of the longest-lived ones are copied."""
 Place = Callable[[QueueName, int], int]
-"""A function that returns the index of a queue's bucket among this number of buckets."""
+"""A function that gets a queue and the number of buckets, and returns the index of the queue's bucket."""
 
 
 def slot_of(name: QueueName) -> int:
@@ -105,7 +105,7 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
     common = np.flatnonzero(are_common(table))
     guests = taken(table, common)
     ends = np.append(0, np.cumsum(np.bincount(of, minlength=buckets)))
-    # Sort rows by queue and then by time, so that a window can merge batches without comparing each row again.
+    # Sort rows by queue and then by time, so that a window can merge batches without comparing all rows again.
     rank = np.argsort(np.argsort(of_queue, kind="stable"))
     table = rearranged(table, order_by(rank[numbers], integers_of(table, "after_ns")))
     for bucket in range(buckets):
@@ -116,10 +116,10 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
 
 
 def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
-    """Returns the first and the last answer on each connection, with their requests, to show how long a broker lived.
+    """Returns the first and the last answer on each connection, with their requests, to show how long a broker ran.
 
     An answer may be in another split than its request. Therefore a split keeps answers with and without a request in
-    the split, and also its unanswered requests. From all splits together (`is_whole`), only answers with a request are
+    the split, and also its unanswered requests. For all splits together (`is_whole`), only answers with a request are
     returned.
     """
     connections, names = coded_texts(table, "connection")
@@ -167,7 +167,7 @@ def pairs_of(table: pa.Table, name: str) -> Integers:
 def judge_bucket(tables: Iterable[pa.Table], ends: pa.Table, context: Context, are_own: Native) -> pa.Table:
     """Judge a bucket: its own events, copies of other buckets' events, and the ends of connections. Return its rows."""
     guests = ends.filter(pa.array(~are_own(ends)))
-    # Keep no reference to the events here, so that their memory is freed once the window has sorted them.
+    # Keep no reference to the events in this function, so that their memory is freed once the window has sorted them.
     return judge_window(each_once(joined(chain(tables, [guests])), are_own), context, are_own)
 
 
@@ -185,7 +185,7 @@ def each_once(table: pa.Table, are_own: Native) -> pa.Table:
 
 
 def placed_keys(table: pa.Table, place: Callable[[QueueName], int]) -> Keys:
-    """Returns the sorted keys of these events' requests and of messages by id, each with the place of its queue."""
+    """Returns the sorted keys of the events' requests and of messages by id, each with the number of its place."""
     if not len(table):
         return NO_KEYS
     queue, queue_rows = queue_numbers(table)
@@ -225,9 +225,9 @@ def _ids(table: pa.Table) -> tuple[Integers, Keys]:
 
 
 def visitors_of(table: pa.Table, bucket: int, shared: Keys) -> Iterator[tuple[int, pa.Table]]:
-    """Yields the events of this bucket that other buckets need to judge a request or a message, by bucket.
+    """Yields the events of this bucket that other buckets need to judge a request or a message, for each such bucket.
 
-    The places of `shared` are buckets.
+    The places in the keys of `shared` are buckets.
     """
     keys, where = shared & KEY_BITS, shared & PLACE_BITS
     if bucket not in where:

@@ -1,10 +1,10 @@
 """Completes the evidence of a finding to a history that, judged alone, violates the same clause again.
 
-The rules name the events that show a fault. This module adds the events on which these depend: the beginning and end of
-each source, the closes of their connections, deletions of the topic, and an event that shows that a source was inside
-its broker. Recorded events that are omitted are replaced with `omitted` events, so that a gap in the numbers always
-means a gap in the original record. Only violations are completed, because an unknown finding often depends on events
-that were not recorded.
+The rules name the events that show a fault. This module adds the events on which the rules' events depend: the
+beginning and end of each source, the closes of their connections, deletions of the topic, and an event that shows that
+a source was inside its broker. Recorded events that are omitted are replaced with `omitted` events, so that a gap in
+the numbers always means a gap in the original record. Only violations are completed, because an unknown finding often
+depends on events that were not recorded.
 
 `kernel.window` writes the events in an excerpt.
 """
@@ -34,14 +34,14 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
 
 RUNS_MAX: Final = 100
-"""If a source's record has more runs of sequence numbers than this, the evidence keeps only the runs with an event of
-the finding."""
+"""If a source's record has more runs of sequence numbers than this, the evidence keeps only the runs that contain an
+event of the finding."""
 OF_SOURCE: Final = ("source_started", "source_stopped", "lost")
 OF_CONNECTION: Final = ("connection_closed", "blocked", "unblocked")
 BOUNDED: Final = frozenset(
     {"pull.max.most", "pull.next.visible", "pull.found.visible", "pull.found.appended", "pull.hold.at_end"}
 )
-"""Clauses that depend only on the visible end at the latest possible time of the read."""
+"""Clauses that depend only on the visible end at the latest time at which the store may have been read."""
 SUBJECT_FIELDS: Final = {
     "request_received": {"offset": "offset", "commit_offset": "commit_offset"},
     "answer_sent": {name: name for name in ("offset_next", "offset_min", "offset_max")} | {"offset": "offset_told"},
@@ -49,7 +49,7 @@ SUBJECT_FIELDS: Final = {
     "message_acknowledged": {"queue_offset": "queue_offset"},
     "make_visible": {"visible_end": "visible_end"},
 }
-"""For each event, the fields with offsets, and the names of these offsets in a finding."""
+"""For each event, maps the fields with offsets to the names of these offsets in a finding."""
 Event = dict[str, Any]
 Queue = tuple[str, str, int]
 """Broker, topic and number of a queue."""
@@ -77,7 +77,8 @@ class Scene:
     of_connection: dict[tuple[str, str], list[Event]] = field(factory=dict)
     deletions: list[Event] = field(factory=list)
     inside: dict[tuple[str, str], Event] = field(factory=dict)
-    """For each source and event name, the first event of each kind that only an observer inside a broker records."""
+    """For each source and event name, the first event of this name, if only an observer inside a broker records such
+    events."""
     ends: dict[Queue, list[End]] = field(factory=dict)
     """For each queue, the times at which its visible end is needed."""
 
@@ -100,7 +101,7 @@ class Scene:
         yield from bounds
         events = [*finding.evidence, *bounds]
         topics = {(event.get("broker", ""), event.get("topic", "")) for event in events}
-        # An event without a broker belongs to the broker that its source records.
+        # An event that names no broker is about the broker that its source records.
         topics |= {("", topic) for _broker, topic in topics}
         told_by = {event["source"] for event in events}
         deletions = [
@@ -137,7 +138,7 @@ class End:
     highest: Event | None = None
     """The highest visible end that may have been reached by then."""
     later: Event | None = None
-    """The first visible end after that time, if there is no earlier one."""
+    """The first visible end after that time, if no earlier end is recorded."""
 
     def see(self, event: Event) -> None:
         """Update the events with another event of the queue's log."""
@@ -218,7 +219,7 @@ def first_by_source(table: pa.Table, rows: Integers) -> Integers:
 def _completed(finding: Finding, scene: Scene, survey: Survey, history: History) -> Finding:
     evidence = finding.evidence
     if finding.verdict == "violated":
-        # Keep the rule's events as they are, because a repeated event may be the fault. Add other events only once.
+        # Keep the rule's events as they are, because a repeated event may be the fault. Add each other event only once.
         shown = list(evidence)
         shown += (event for event in scene.around(finding) if event not in evidence)
         shown = [event for place, event in enumerate(shown) if place < len(evidence) or event not in shown[:place]]

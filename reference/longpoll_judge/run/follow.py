@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     Streaming = Callable[[GrowingHistory, Limits, Path | None], AbstractContextManager[StreamJudge]]
 
 PERIOD_S: Final = 0.5
-"""The time between two looks for new events, in seconds."""
+"""The time between two checks for new events, in seconds."""
 LONG_PERIOD_S: Final = 2.0
-"""The longest time between two looks at a long history. It is longer because large batches cost less per event."""
+"""The longest time between two checks of a long history, in seconds. It is longer because large batches cost less per
+event."""
 REST_SHARE: Final = 4
-"""The pause after a look at a long history is this multiple of the look's duration, between `PERIOD_S` and
-`LONG_PERIOD_S`."""
+"""The pause after a check of a long history is the check's duration times this, between `PERIOD_S` and `LONG_PERIOD_S`.
+"""
 TRIES: Final = 5
 """The maximum number of attempts to judge a history whose parts change while it is judged."""
 WHOLE_EVENTS: Final = 200_000
@@ -58,12 +59,15 @@ class Progress:
 
     paths: Sequence[Path | str]
     stamps: Mapping[str, Stamp] = field(factory=dict)
-    """The stamp of every part at the look whose events were judged last."""
+    """The stamp of every part, from the check that found the last judged events."""
     looked_s: float = field(factory=time.monotonic)
-    """When the follower last looked, in seconds of the monotonic clock."""
+    """When the follower last checked for new events, in seconds of the monotonic clock."""
 
     def behind(self, now_s: float) -> tuple[float, int]:
-        """Return the longest possible wait of unjudged events in seconds, and their size in bytes; 0 for none."""
+        """Return the longest time that unjudged events may have waited, in seconds, and their size in bytes.
+
+        The time is 0 if there are no unjudged events.
+        """
         stamps = stamps_of(self.paths)
         if stamps == self.stamps:
             return 0.0, 0
@@ -91,7 +95,7 @@ def follow(
     in the directory `checkpoint`, and the next call continues from this checkpoint. A history with fewer events than
     `whole_events` is judged again as a whole each time.
 
-    `stops(seconds)` waits for that long, or until it is time to stop, and returns whether to stop.
+    `stops(seconds)` waits for `seconds`, or until it is time to stop, and returns whether to stop.
 
     Raises `HistoryNotFoundError`, `HistoryChangedError` if parts change faster than they are judged, and
     `SparkUnavailableError`.
@@ -140,7 +144,7 @@ def follow(
 
 
 def _counted(result: Result) -> Result:
-    """Returns the result with the number of unlisted findings as a gap, because these are not reported one by one."""
+    """Returns the result with a gap that counts the unlisted findings, because they are not reported one by one."""
     return _with_gaps(result, not_told(result.findings_left_out))
 
 
@@ -192,7 +196,7 @@ def _follow_stream(
     After a part was rewritten, the stream judges the whole history again.
     """
     while True:
-        # If this batch has already read the rewritten part, the next look detects that.
+        # If this batch has already read the rewritten part, the next check detects the rewriting.
         looked_s, batch, history = time.monotonic(), judging.look(), judging.growth.look()
         if judging.growth.rewritten:
             judging.growth.rewritten = 0

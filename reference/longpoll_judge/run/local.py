@@ -50,7 +50,7 @@ class LocalReading:
             self._kept[number] = table
             _count_queues(table, self._weights)
             if self._buckets is None and self._count > self._engine.window_events:
-                # Estimate that the unread splits have as many events of each queue as the read ones.
+                # Estimate the events of each queue by assuming that the unread splits are like the splits read so far.
                 window = self._engine.window_events
                 most = window * len(self._kept) // len(self._splits)
                 self._buckets = self._stack.enter_context(open_buckets(self._weights, most, window))

@@ -1,7 +1,7 @@
 """Cuts a bucket with too many events, such as a busy queue, into parts by time, and judges each part as a window.
 
 An event is judged in the part of its time, and a request in the part in which it was received. The window of a part
-also has these events of other parts, because the clauses compare them with the part's own events:
+also has the following events of other parts, because the clauses compare them with the part's own events:
 
 - all events of requests and messages that have events in several parts (`buckets.visitors_of`);
 - the messages at the offsets that the part names, and the event that made the next message visible;
@@ -49,7 +49,7 @@ from longpoll_judge.read.schema import coded_texts, integers_of, lists_of
 from longpoll_judge.run.buckets import are_common, each_once, pairs_of, placed_keys, visitors_of
 
 SAMPLES: Final = 600
-"""The approximate number of event times per part that are sampled to choose the borders of the parts."""
+"""The approximate number of event times that are sampled for each part, to choose the borders of the parts."""
 
 
 def sample_of(table: pa.Table, most: int) -> Integers:
@@ -58,7 +58,7 @@ def sample_of(table: pa.Table, most: int) -> Integers:
 
 
 def borders_of(samples: Iterable[Integers], most: int) -> Integers:
-    """Return the times at which the parts begin, except for the first part."""
+    """Return the times at which the parts after the first one begin."""
     moments = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *samples]))
     count = -(-len(moments) * _step(most) // most)
     return distinct(moments[np.arange(1, count) * len(moments) // count])
@@ -75,7 +75,7 @@ class Intervals:
     of: dict[QueueName, tuple[Integers, Integers]] = field(factory=dict)
 
     def add(self, name: QueueName, first: Integers, end: Integers) -> None:
-        """Add the intervals [first, end) that the elements of `first` and `end` give."""
+        """Add the intervals [first, end), given by the elements of the two arrays."""
         known = self.of.get(name, (first[:0], first[:0]))
         first, end = np.append(known[0], first), np.append(known[1], end)
         order = np.argsort(first, kind="stable")
@@ -85,7 +85,7 @@ class Intervals:
 
 
 Told = dict[QueueName, tuple[Integers, Integers]]
-"""For each queue, the ascending offsets that events name, and the row of the event for each offset."""
+"""For each queue, the ascending offsets that events name, and for each offset the row of its event."""
 
 
 @define
@@ -166,14 +166,14 @@ class Telling:
         )
 
     def needed(self, needs: Needs) -> Integers:
-        """Return the events that another part needs, with requests, and also the first message after each interval."""
+        """Return the events that another part needs, with their requests, and the first message after each interval."""
         logged = [
             np.append(rows[_ranges(first, end)], rows[end[end < len(rows)]])
             for rows, first, end in _meeting(needs.messages, self.messages)
         ]
         asked = [rows[_ranges(first, end)] for rows, first, end in _meeting(needs.passed, self.deliveries)]
         for rows, first, end in _meeting(needs.commits, self.commits):
-            # Keep the first and the last row that name an offset.
+            # Of the rows that name an offset, keep the first and the last one.
             is_there = end > first
             asked += [rows[first[is_there]], rows[end[is_there] - 1]]
         none = np.empty(0, dtype=np.int64)
@@ -194,7 +194,10 @@ def _ranges(first: Integers, end: Integers) -> Integers:
 
 
 def _of_log(table: pa.Table) -> tuple[Integers, Integers]:
-    """Return the events about messages in the log and their offsets; `make_visible` counts as its last message."""
+    """Return the events about messages in the log, and the offsets of the messages.
+
+    A `make_visible` event counts as an event about the last message that it makes visible.
+    """
     moved = np.flatnonzero(rows_where(table, "make_visible"))
     rows = np.flatnonzero(np.logical_or.reduce([rows_where(table, name) for name in (*MESSAGES, "message_popped")]))
     value = np.append(integers_of(table, "queue_offset")[rows], integers_of(table, "visible_end")[moved] - 1)
@@ -229,7 +232,7 @@ def _last_of(keys: tuple[Integers, ...], value: Integers) -> Integers:
 
 
 def extremes(table: pa.Table, context: Context) -> pa.Table:
-    """Return the events of each queue and generation with which later events are compared. The tables can be merged."""
+    """Return the events of each queue and generation that later events are compared with. The tables can be merged."""
     placed = place_answers(table)
     queue = queue_numbers(placed)[0].astype(np.int64)
     after_ns = integers_of(placed, "after_ns")
@@ -301,7 +304,7 @@ class Parts:
     _pieces: list[list[Piece]] = field(init=False)
     _guests: list[list[Piece]] = field(init=False)
     _before: list[pa.Table] = field(factory=list)
-    """The extremes of all events before each part; the last entry holds the extremes of all events."""
+    """For each part, the extremes of all events before it; the last entry holds the extremes of all events."""
     _common: list[pa.Table] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:

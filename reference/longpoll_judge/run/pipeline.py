@@ -185,7 +185,7 @@ def judge_on(
 
 
 RESTARTS_TOLD: Final = 5
-"""The maximum number of restarts that have their own note."""
+"""The maximum number of restarts that get one note each."""
 
 
 def between(start_ns: int, end_ns: int) -> str:
@@ -223,7 +223,7 @@ Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
 def added_up(
     tally: Tally, gaps: list[Gap], survey: Survey, history: History, *, beside: Iterable[Finding], pick: Pick
 ) -> Result:
-    """Returns the result from the rows of all queues and the findings `beside` them."""
+    """Returns the result from the rows of all queues and from `beside`, the findings that belong to no queue."""
     others = Others(judged=_counts_of(survey, history), findings=list(beside))
     return _add_up(tally, others, gaps, pick)
 

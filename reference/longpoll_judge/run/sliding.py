@@ -1,9 +1,9 @@
 """Judges a growing history by its last events, as if its record began with a gap.
 
 For the judge, the time before the kept events is a gap, and later events may still arrive. Therefore a finding that is
-certain here stays certain, and all other findings wait for the judgement of the whole history. Each event is judged at
-least twice, with the events before and after it. A request without an answer is kept for longer than any hold. An
-answered pull is counted once, when no event from before its answer can still arrive.
+certain for the kept events stays certain, and all other findings wait for the judgement of the whole history. Each
+event is judged at least twice, with the events before and after it. A request without an answer is kept for longer than
+any hold. An answered pull is counted once, when no event from before its answer can still arrive.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ from longpoll_spec.history import WHITE_BOX
 CHECKPOINT: Final = "query-1"
 """The name of the directory with the checkpoint of a query on Spark; its number is the version of the format."""
 SPAN_NS: Final = 20_000 * MS
-"""How long (ns) events are kept, unless there are too many. A send without an answer is reported sooner than that."""
+"""How long (ns) events are kept, unless there are too many. This is longer than the time limit for an answer to a send.
+"""
 EVENTS_MAX: Final = 1_000_000
 """The maximum number of events that are kept."""
 FRESH_MIN: Final = 200_000
-"""A judgement begins after this many new events, or after half as many as are kept, or after `FRESH_NS`."""
+"""A judgement begins after this many new events, after half as many new events as are kept, or after `FRESH_NS`."""
 FRESH_NS: Final = 2_000 * MS
 """The longest time in ns for which new events wait until they are judged."""
 OPEN_NS: Final = 600_000 * MS
@@ -66,7 +67,7 @@ CLOSES_MAX: Final = 20_000
 """The number of connection closes that are kept; the latest closes stay."""
 RARE_MAX: Final = 50_000
 KEPT_NOTES: Final = (NOTE_ELSEWHERE, NOTE_POPS, NOTE_PROPERTIES, NOTE_REPEATED, NOTE_UNDECIDED)
-"""Notes whose counts only grow. Of other notes, only the last count is known."""
+"""Notes whose counts only grow. For all other notes, only the last count is known."""
 OF_ALL: Final = frozenset({"commit.told.most"})
 """Clauses that depend on all earlier events."""
 
@@ -93,11 +94,11 @@ class Sliding:
     """The latest time of the judged events."""
     counts: Tally = field(factory=Tally)
     notes: dict[str, int] = field(factory=dict)
-    """For each note's text, its highest count; for the note about pulls that may still be answered, its last count."""
+    """For each note's text, its highest count. The note about pulls that may still be answered has its last count."""
     unsure: int = 0
     """The number of findings that stayed unknown although all events around them were kept."""
     found: Latest[str, Found | Finding] = field(factory=Latest)
-    """The certain findings, by name."""
+    """The certain findings, by their names."""
     completed: dict[str, Finding] = field(factory=dict)
     """The certain findings, by name, each with its evidence completed to a history."""
 
@@ -200,7 +201,7 @@ class Sliding:
         return found if len(found) <= RARE_MAX else joined([found.slice(0, RARE_MAX // 4), found.slice(-RARE_MAX // 2)])
 
     def _since_gone(self, context: Context) -> Context:
-        """Returns the context of a record of which, before the kept events, only the open requests are known."""
+        """Returns the context for a record without the events before the kept ones, except open requests."""
         if self.gone_ns == BEGINNING:
             return context
         gone = gaps_of([(BEGINNING, self.gone_ns + self.survey.disorder_ns + DISORDER_NS)])
@@ -247,7 +248,8 @@ class Sliding:
 def _folded(survey: Survey) -> Survey:
     """Reduce a survey to constant size: events in order are merged into one run and one span.
 
-    A later batch is compared with the extremes of all earlier batches, if its sequence numbers follow theirs.
+    A later batch is compared with the extremes of all earlier batches, if its sequence numbers follow those of the
+    earlier batches.
     """
     sources = {
         name: msgspec.structs.replace(seen, runs=_joined(seen.runs), spans=[_span_of(seen.spans)])

@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 @define(eq=False)
 class Latest(Generic[Key, Value]):
-    """The values found most recently, each in its first form.
+    """The values found most recently. If a value is found again, its first form is kept.
 
     Invariant: each value that is neither in `values` nor counted in `left_out` was reported.
     """
@@ -38,7 +38,7 @@ class Latest(Generic[Key, Value]):
     _fresh: set[Key] = field(factory=set)
 
     def put(self, key: Key, value: Value, most: int) -> None:
-        """Keep a value. If there are then more than `most`, drop the value that was found least recently."""
+        """Keep a value. If there are then more than `most` values, drop the one that was found least recently."""
         if key not in self.values:
             self._fresh.add(key)
         self.values[key] = self.values.pop(key, value)
@@ -59,12 +59,12 @@ FINDINGS_MAX: Final = 50
 HIGHEST: Final = ("wake_max", "late_max")
 """Kinds of rows that are combined by their maximum. The counts of other kinds are added."""
 FIRST_KEPT: Final = 10
-"""The number of a group's earliest findings that are kept in addition to its latest ones."""
+"""For each group, how many of the earliest findings are kept in addition to the latest ones."""
 
 
 @define
 class Tally:
-    """The sum of some result rows. Invariant: each group keeps its `most` earliest findings; the others are counted."""
+    """The sum of some result rows. Invariant: each group keeps its `most` earliest findings; the rest is counted."""
 
     most: int = LOOKED_AT_MAX
     """The maximum number of findings that are kept for each group."""
@@ -98,7 +98,7 @@ class Tally:
 
 
 def _summed(rows: pa.Table) -> Iterator[Row]:
-    """Yield the rows, with equal counted rows added up, because most of them count latencies of one queue."""
+    """Yield the rows; add up those that differ only in their counts, because most count latencies of one queue."""
     is_counted = compute.invert(compute.is_in(rows["kind"], value_set=pa.array([FINDING, *HIGHEST])))
     kept = rows.filter(compute.invert(is_counted))
     counted = rows.filter(is_counted).group_by(["kind", "bucket", "text"]).aggregate([("count", "sum")])
@@ -109,7 +109,7 @@ def _summed(rows: pa.Table) -> Iterator[Row]:
 NOT_TOLD: Final = (
     "findings came with more than can be told one by one: judging the whole history counts them, at the end"
 )
-"""The end of the text of the gap that counts unlisted findings."""
+"""The end of the text of the gap that reports how many findings are not listed."""
 AT_THE_END: Final = "judging the whole history tells, at the end"
 """The end of the text of a gap about subjects that only the judgement of the whole history decides."""
 
@@ -160,6 +160,6 @@ def left_to_the_end(counts: Mapping[str, int]) -> list[Gap]:
 
 
 def what_is_left(gaps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return from the gaps of a result the subjects that wait for the end, with their counts."""
+    """Return the subjects that wait for the end, with their counts, as the gaps of a result report them."""
     end = f": {AT_THE_END}"
     return {str(gap["why"]).removesuffix(end): gap["count"] for gap in gaps if str(gap["why"]).endswith(end)}

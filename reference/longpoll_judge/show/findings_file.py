@@ -21,7 +21,8 @@ from longpoll_judge.errors import StreamNotReadableError
 from longpoll_spec.tables import with_table
 
 BEGINS: Final = (b'{"property":', b'{"id":')
-"""The first bytes of lines that this module writes. Any other incomplete line is not removed."""
+"""The first bytes of lines that this module writes. An incomplete last line is removed only if it begins with these
+bytes."""
 
 
 @with_table
@@ -36,7 +37,7 @@ _DECODER = msgspec.json.Decoder(_Named)
 
 @define(eq=False)
 class Stream:
-    """An open file of lines. Invariant: `ids` has the ids of all lines; the file ends with a newline or is empty."""
+    """An open file of lines. Invariant: `ids` has the ids of all lines; the file is empty or ends with a newline."""
 
     path: Path
     _file: BinaryIO

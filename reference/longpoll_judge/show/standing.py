@@ -31,7 +31,7 @@ class Standing:
     open_pulls: int
     """The number of pulls that may still be answered and are not judged yet."""
     why: str
-    """The reason why the verdict is not `valid so far`; empty if it is."""
+    """The reason why the verdict is not `valid so far`; empty if the verdict is `valid so far`."""
     not_told: int = 0
     """The number of certain findings that are not listed."""
 
@@ -55,7 +55,7 @@ def standing(result: Result) -> Standing:
 
 
 def _lacking(result: Result) -> str:
-    """Returns the first gap in the evidence that the growth of the record does not explain; empty without one."""
+    """Returns the first gap in the evidence that the growth of the record does not explain; empty if there is none."""
     if result.findings:
         return f"{result.findings[0].clause}: {result.findings[0].why}"
     unfinished = [gap for gap in result.gaps if gap["kind"] == SOURCE_END and gap["count"] == 0]

@@ -197,7 +197,7 @@ class Schedule:
         self._send(Work("reset", "the reset", self._stamp()))
 
     def next_deadline_ms(self) -> int | None:
-        """The next deadline of any pull so far. An answered pull counts, because the program may not have removed it."""
+        """The next deadline of any pull so far. Answered pulls count, because the program may not have removed them."""
         return min((pull.deadline_ms for pull in self.pulls.values() if pull.deadline_ms > self.now_ms), default=None)
 
     def is_possible(self, step: Step) -> bool:

@@ -83,7 +83,8 @@ def _arrive_with(content: bytes, digest: str, pickled: bytes) -> Callable[[Any],
                     if not os.path.isdir(target):  # noqa: PTH112 - the same
                         raise
             for name in [name for name in sys.modules if name.partition(".")[0].startswith("longpoll_")]:
-                del sys.modules[name]  # Drop modules of the worker's own installation, or from another driver.
+                # Drop modules that come from the worker's own installation or from another driver.
+                del sys.modules[name]
             sys.path.insert(0, target)
         return pickle.loads(pickled)(given)  # noqa: S301 - the driver's own bytes
 

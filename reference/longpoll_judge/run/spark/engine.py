@@ -109,7 +109,7 @@ def scan(session: SparkSession, source: str, parts: Sequence[bytes], read: Read)
         def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
             return EventReader()
 
-    with _registering:  # The next registration replaces the history of this name.
+    with _registering:  # The next registration replaces a data source of the same name.
         session.dataSource.register(EventSource)
         return session.read.format(source).load()
 
@@ -148,7 +148,7 @@ def _largest(table: pa.Table) -> dict[int, int]:
 
 
 def event_reader(buckets: int) -> Read:
-    """Returns a reader of events by bucket; its parts are lists of (split, extent).
+    """Returns a reader of events by bucket. The input of each task is a list of (split, extent).
 
     The reader raises `HistoryChangedError` if a split has changed since it was surveyed.
     """
@@ -196,7 +196,7 @@ def _by_bucket(batches: Batches) -> Iterator[tuple[int, list[pa.Table]]]:
 
 
 def find_visitors(buckets: int, several: Keys) -> Work:
-    """Returns a function that yields the events that other buckets need too, as rows for each of these buckets."""
+    """Returns a function that yields the events that other buckets need too, as rows for each such bucket."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         for bucket, tables in _by_bucket(batches):
@@ -221,7 +221,7 @@ def bucket_judge(buckets: int, context: Context, ends: bytes) -> Work:
 
 
 def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends: bytes) -> Work:
-    """Returns a function that judges buckets but cuts `hot` ones into parts by time; their events wait in a file."""
+    """Returns a function that judges buckets, but cuts `hot` ones into parts by time; their events wait in a file."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
@@ -276,7 +276,7 @@ def _travel_by_value(own: OwnProperty) -> None:
 
 
 LARGEST: Final = 200
-"""How many of the largest queues of a split are counted, because they may be too large for a window."""
+"""How many of a split's largest queues are counted, because one of them may be too large for a window."""
 TASK_SPLITS: Final = 16
 """The approximate number of splits per task, because each task has a fixed cost."""
 BATCH_ROWS: Final = 8
@@ -294,9 +294,9 @@ class SparkReading:
     _window_events: int
     _extents: list[Extent] = field(factory=list)
     _largest: Counter[int] = field(factory=Counter)
-    """For each slot, the number of events of the largest queues."""
+    """For each slot (hash of a queue), the number of events, if the queue is among the largest of a split."""
     _several: Keys = field(factory=NO_KEYS.copy)
-    """Keys of requests and messages with events in several queues, with the slot of each queue."""
+    """Keys of requests and messages with events in several queues, each with the slot (hash) of a queue."""
     _ends: bytes = b""
 
     def surveys(self) -> Iterator[Survey]:
@@ -349,7 +349,8 @@ class SparkReading:
             _travel_by_value(own)
         every = (events.union(visitors) if len(several) else events).repartition("place")
         most = self._window_events
-        # A user's property needs whole queues, and a pop is judged with all events of its messages.
+        # A user's property needs whole queues, and a pop is judged with all events of its messages, so do not cut
+        # buckets.
         is_whole = context.own or context.asks_pops
         hot = {slot % buckets for slot, count in self._largest.items() if count > 2 * most and not is_whole}
         work = bucket_judge(buckets, context, self._ends)
@@ -359,7 +360,7 @@ class SparkReading:
             work = part_judge(buckets, context)
         with stage(self._running, f"judge {buckets} buckets"):
             yield every.mapInArrow(self._shipped(work), from_arrow_schema(RESULT_SCHEMA)).toArrow()
-        # Skip this after a failure, because Spark may be busy or gone, and the data ends with its session anyway.
+        # Skip this call after a failure, because Spark may be busy or gone, and the data ends with its session anyway.
         events.unpersist()
 
     def _parts(self, numbered: Sequence[object]) -> list[bytes]:
@@ -370,7 +371,7 @@ class SparkReading:
         return [msgspec.msgpack.encode(numbered[start:end]) for start, end in pairwise(borders)]
 
     def _shipped(self, work: Function) -> Function:
-        """Returns the function, together with our packages if the workers may lack them."""
+        """Returns the function, packed together with our packages if the workers may lack them."""
         return work if self._running.is_here else travelling(work)
 
 

@@ -39,7 +39,8 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 
 ROW_GROUP_BYTES: Final = 32 << 20
 BLOCK: Final = 100_000
-"""The events of a source whose sequence numbers lie in one block of this size are written to one file."""
+"""Sequence numbers are divided into blocks of this size. The events of a source in one block are written to one file.
+"""
 DAMAGES_MAX: Final = 1_000
 DIRECTORY: Final = "spark.longpoll.directory"
 """The setting with the directory to which events of a DataFrame are written for judging on a cluster."""
@@ -53,7 +54,7 @@ _FITTING: Final = {
     "boolean": "boolean",
     "array<bigint>": f"array<({_INTEGER}|void)>",
 }
-"""For each type of an event's column, the Spark types that can hold its values."""
+"""For each type of a column of events, the Spark types that can hold the column's values."""
 
 
 class FrameError(JudgeUserError):
@@ -89,15 +90,15 @@ class FrameResult:
         return self.result.verdict
 
     def findings(self, session: SparkSession | None = None) -> DataFrame:
-        """A row for each finding, with the columns `contract.result.FINDINGS`."""
+        """A row for each finding, with the columns in `contract.result.FINDINGS`."""
         return self._table("findings", session)
 
     def counts(self, session: SparkSession | None = None) -> DataFrame:
-        """A row for each clause of the contract, with the columns `contract.result.COUNTS`."""
+        """A row for each clause of the contract, with the columns in `contract.result.COUNTS`."""
         return self._table("counts", session)
 
     def metrics(self, session: SparkSession | None = None) -> DataFrame:
-        """A row for each count and latency, with the columns `contract.result.METRICS`."""
+        """A row for each count and latency, with the columns in `contract.result.METRICS`."""
         return self._table("metrics", session)
 
     def explain(self) -> None:
@@ -158,7 +159,7 @@ def _shared(session: Any, conf: Mapping[str, str]) -> Iterator[str]:
 
 def _in_order(frame: DataFrame) -> DataFrame:
     """Returns the events without duplicates and nearly in order of time, and which of them are damage."""
-    # A source that repeats an event repeats it exactly, in the same block, so removing duplicates needs no second
+    # If a source repeats an event, the copies are equal and in one block, so removing duplicates needs no second
     # exchange.
     blocks = _events_of(frame).selectExpr("*", f"sequence DIV {BLOCK} AS block")
     lacking = " OR ".join(f"{name} IS NULL" for name in REQUIRED)

@@ -108,7 +108,7 @@ PYTHON: Final = "spark.pyspark.python"
 """The setting for the workers' Python; PySpark itself reads only an environment variable."""
 OF_QUERIES: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # Below this limit, Spark sums up a batch's size after each row, which takes quadratic time for lists.
+    # With a lower limit, Spark sums up a batch's size after each row, which takes quadratic time for lists.
     "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
 }
 """The settings that the engine's jobs need, even in the caller's session."""
@@ -120,7 +120,7 @@ def is_local(master: str) -> bool:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Whether the workers are processes of this host: the driver's own, or those of `local-cluster[2,1,2048]`."""
+    """Whether the workers are processes of this host: the driver, or the workers of `local-cluster[2,1,2048]`."""
     return master.startswith("local")
 
 
@@ -150,7 +150,7 @@ _BRIDGE_LOGGERS: Final = (None, "py4j.clientserver", "py4j.java_gateway")
 
 
 def _is_elsewhere(record: logging.LogRecord) -> bool:
-    """Whether a log record is not from py4j, which also raises its errors about a broken connection."""
+    """Whether a log record is not from py4j. Records from py4j are dropped, because it also raises its errors."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -241,7 +241,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 REMOTE: Final = "SPARK_REMOTE"
-"""The environment variable with the address of a Spark Connect server, as for every PySpark program."""
+"""The environment variable with the address of a Spark Connect server, which every PySpark program reads."""
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """The environment variable by which spark-submit hands over its Java process."""
 CONNECT: Final = "sc://"
@@ -378,7 +378,7 @@ def _submitted(master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSes
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """Turn a failed job into `SparkUnavailableError` with the line of the reason, before Spark is stopped.
+    """Turn a failed job into `SparkUnavailableError`, with the line that gives the reason, before Spark is stopped.
 
     Raises `HistoryChangedError`, as without Spark, if a worker found that a part changed after the survey.
     """
@@ -396,7 +396,7 @@ def fault_of(error: object) -> str:
     """Returns the line of a Spark error that gives the reason."""
     # Py4J begins its message with the failed call.
     lines = [line.strip() for line in str(error).splitlines() if not line.startswith("An error occurred while calling")]
-    # A worker's own exception is the last line of its traceback, before the Java one begins.
+    # A worker's own exception is the last line of the Python traceback, which comes before the Java traceback.
     own = [line for line in lines if _PYTHON_FAULT.match(line)]
     return next(filter(None, own[-1:] or lines), "it says nothing").removeprefix(": ")
 

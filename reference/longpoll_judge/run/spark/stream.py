@@ -87,7 +87,7 @@ LOOK_S: Final = 0.2
 BEGUN_MAX: Final = 20
 """The maximum number of successive queries that ended without a result because no worker started in ten seconds."""
 _WORKER: Final = "Python worker"
-"""A part of Spark's message if a worker did not start or died. Only in this case a new query helps."""
+"""A part of Spark's error message if a worker did not start or died. A new query helps only after such an error."""
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(GROUPS),
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -99,7 +99,7 @@ class NewEvents(HistoryStream):
     """The new events in some directories, as a row for each bucket."""
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The new splits, each with the facts about its history."""
+        """The new splits, each with the facts about the history that it belongs to."""
         history = find(self._growth.paths)
         known = pickle.dumps(attrs.evolve(history, splits=[], damages=[]))
         return [InputPartition((part, known)) for part in self.between(history, start, end)]
@@ -115,7 +115,10 @@ class NewEvents(HistoryStream):
 
 
 def _in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yields the events for each bucket, with answers that may belong to it if their request is in another split."""
+    """Yields the events for each bucket.
+
+    An answer whose request is in another split goes to every bucket to which it may belong.
+    """
     asked = request_keys(table, np.flatnonzero(rows_where(table, "request_received")))
     answers = np.flatnonzero(rows_where(table, "answer_sent"))
     strays = taken(table, answers[~np.isin(request_keys(table, answers), asked)])
@@ -247,7 +250,7 @@ class StreamJudge:
             raise self._ended(error) from error
 
     def take(self, batch: DataFrame, _number: int) -> None:
-        """Receive a batch on Spark's thread. Returns when the batch was reported; raises if it cannot be reported."""
+        """Receive a batch on Spark's thread; return when it was reported, and raise if it cannot be reported."""
         closed = self._closed
         rows = batch.toArrow()
         if not len(rows):
@@ -285,7 +288,7 @@ class StreamJudge:
         Raises `SparkUnavailableError` if a query fails, unless only a worker failed; then a new query starts.
         """
         assert self._query is not None, "the query must be begun first"
-        # Read the state first, because a query delivers its batches before it ends.
+        # Read this state before the batch, because a query delivers its batches before it ends.
         is_active = self._query.isActive
         try:
             batch = self._waiting.get_nowait()
@@ -305,7 +308,7 @@ class StreamJudge:
 def stream_judge(
     engine: SparkEngine, growth: GrowingHistory, limits: Limits, directory: Path | None
 ) -> Iterator[StreamJudge]:
-    """Run the query for a block. With a `directory`, a later query continues from its checkpoint."""
+    """Run the query for a block. With a `directory`, a later query continues from the checkpoint in it."""
     engine.session.dataSource.register(NewEventSource)
     with TemporaryDirectory(prefix="longpoll-stream-") as temporary:
         checkpoint = Path(temporary) if directory is None else directory / CHECKPOINT
