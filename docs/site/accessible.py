@@ -1,7 +1,7 @@
 """Makes the generated pages accessible by keyboard and screen reader, where Sphinx and the theme do not.
 
-Keys reach every area that scrolls, each landmark has its own name, the search page has a heading, and the empty corner
-of a table is not a heading. A test checks every page with axe-core.
+The keyboard reaches every area that scrolls, each landmark has its own name, the search page has a heading, and the
+empty corner of a table is not a heading. A test checks every page with axe-core.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FORMULA: Final = re.compile(r'role="region" aria-label="Formula"')
 
 
 def mended(page: str) -> str:
-    """Return the page with these problems fixed."""
+    """Return the page with its accessibility problems fixed."""
     for before, after in _PLAIN.items():
         page = page.replace(before, after)
     page = _CORNER.sub(r'<td class="\1"></td>', page)

@@ -40,7 +40,7 @@ def build(site: Path, source: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _moment_of_commit() -> str:
-    """Return the time of the current commit, in seconds since 1970; without git 1 January 1980, as in a zip file."""
+    """Return the time of the current commit in seconds since 1970, or 1 January 1980 if git is not available."""
     ran = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
     return ran.stdout.strip() or "315532800"
 

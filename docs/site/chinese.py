@@ -31,7 +31,7 @@ def blocks(text: str) -> list[str]:
 
 
 def links(page: Path, text: str) -> list[str]:
-    """Return the targets of a page's links, relative to `docs`. The Chinese page of a lesson counts as the lesson."""
+    """Return the targets of a page's links, relative to `docs`. A Chinese lesson counts as the English lesson."""
     docs = LESSONS.parent
     found = []
     for link in _LINK.findall(BLOCK.sub("", text)):

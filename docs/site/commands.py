@@ -55,7 +55,7 @@ def _page(name: str, command: click.Command, level: int = 1) -> Iterator[str]:
 
 
 def _helped(text: str) -> Iterator[str]:
-    """Convert a help text to Markdown: a part that keeps its line breaks becomes a block, other parts prose."""
+    """Convert a help text to Markdown: parts with fixed line breaks become blocks, and other parts become prose."""
     for paragraph in PARAGRAPH.split(inspect.cleandoc(text.partition("\f")[0])):
         lines = paragraph.strip("\n").splitlines()
         if lines and lines[0].strip() == "\b":

@@ -15,7 +15,7 @@ class Section:
     """A section of the website: a page with a list, and the pages below it in order."""
 
     name: str
-    """The name of the section's page, without its ending."""
+    """The file name of the section's page, without `.md`."""
     title: str
     words: str
     pages: tuple[str, ...]

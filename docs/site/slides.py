@@ -26,7 +26,8 @@ LETTERS_MAX: Final = 520
 HAN: Final = re.compile(r"[\u4e00-\u9fff]")
 """A Chinese character, which takes the space of two Latin letters."""
 LANGUAGES: Final = {"en": ("", "Slide", "Lesson"), "zh-Hans": ("zh/", "幻灯片", "课程页面")}
-"""Maps a language to its folder, and to the bar's words for a slide and for the page of the lesson."""
+"""Maps each language to its folder and to two labels of the navigation bar: one for a slide, one for the lesson's page.
+"""
 _PIECE: Final = re.compile(r"^<details>.*?^</details>$(?!\n<details>)|^(`{3,})\w*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r'<a href="(?!https?:)[^"]*">(.*?)</a>', re.DOTALL)
 _EXERCISE: Final = re.compile(r"\*\*\d+\.\d+\*\*")
@@ -81,7 +82,7 @@ def _is_block(piece: str) -> bool:
 
 
 def _length(piece: str) -> int:
-    """Return the space that a piece takes, which is 0 for blocks and collapsed parts."""
+    """Return the length of a piece in Latin letters. Blocks and collapsed parts count as 0."""
     return 0 if piece.startswith(("```", "<details>")) else len(piece) + len(HAN.findall(piece))
 
 
@@ -111,7 +112,7 @@ def deck(name: str, page: str, language: str) -> str:
         "SLIDES": "\n".join(parts),
     }
     text = (STATIC / "deck.html").read_text("utf-8")
-    # The lesson's own text comes last, so that none of it is mistaken for a placeholder.
+    # Insert the lesson's own text last, so that no part of the text is mistaken for a placeholder.
     for place, value in put.items():
         text = text.replace(f"@{place}@", value)
     return text

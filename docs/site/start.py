@@ -87,7 +87,7 @@ def frame(language: str, kind: str = "lp-explorer") -> str:
 
 
 def pages() -> dict[str, str]:
-    """Map the path to the text of the start page in each language, and of the page with only the explorer."""
+    """Return a map from path to text, for the start page in each language and for the page with only the explorer."""
     made = {f"{place}.md": _index(language) for language, (place, _) in LANGUAGES.items()}
     return made | {"try-it.md": _try_it()}
 
@@ -138,7 +138,7 @@ def _index(language: str) -> str:
 
 
 def _on_in_english() -> list[str]:
-    """Return the sections, and the tree of all pages, which the first page must have."""
+    """Return the Markdown list of the sections, and the hidden tree of pages that Sphinx needs on the first page."""
     lines = [
         f"- [{section.title}]({section.name}.md): {section.words[0].lower()}{section.words[1:]}" for section in SECTIONS
     ]

@@ -32,12 +32,12 @@ PICTURED: Final = DOCS / "findings.md"
 """The page with a drawing of each run below the command that explains it."""
 EXPLAINED: Final = re.compile(r"^longpoll explain (\S+)$", re.MULTILINE)
 _DRAWN: Final = re.compile(r"^!\[([^\]\n]*)\]\(([^)\s]+\.svg)\)$", re.MULTILINE)
-"""A line with only a drawing of this project."""
+"""Matches a line that contains only a link to a drawing of this project."""
 _LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 SPLIT: Final = ("spec.md", "findings.md")
-"""Pages that are too long to scroll. In the website each of their sections is a page below them."""
+"""Pages that are too long to scroll, so the website has a separate page for each of their sections."""
 _HEADING: Final = re.compile(r"^#{2,3} (.*)$", re.MULTILINE)
 
 
@@ -46,7 +46,7 @@ class TreeError(Exception):
 
 
 def generated() -> dict[str, str]:
-    """Map the path to the text of the pages that are generated from code and data, and are in no file."""
+    """Return a map from path to text of the pages that are generated from code and data."""
     return {"protocol.md": protocol_page.page(), "zoo.md": patches.page()}
 
 
@@ -91,7 +91,7 @@ def split(made: dict[str, str], place: str) -> dict[str, str]:
     parts = {_slug(head[1]): (head[1], text[head.end() : end]) for head, end in zip(heads, ends, strict=True)}
 
     def follow(page: str, at: str) -> str:
-        """Adapt the links of a page at a path that lead to headings of the split page."""
+        """Return the text of a page at the path `at`, with its links to headings of the split page adapted."""
         up = os.path.relpath(".", Path(at).parent)
         named = re.escape(os.path.normpath(f"{up}/{place}"))
         pattern = (
@@ -277,7 +277,7 @@ def first_sentence(text: str) -> str:
 
 
 def _below(place: str, made: dict[str, str]) -> str:
-    """Return the list of a folder's other pages, for the folder's own page."""
+    """Return a hidden list (toctree) of the other pages in a folder, for the folder's own page `place`."""
     folder = place.removesuffix("README.md")
     doors = {Path(each).parent for each in made if Path(each).name == "README.md" and each != place}
     inside = [each for each in made if each.startswith(folder) and each != place]

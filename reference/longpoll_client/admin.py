@@ -65,8 +65,8 @@ class OffsetInfo:
     end: int
     """The offset that the queue's next message will have."""
     stored: int | None
-    """The group's offset, or None without one. RocketMQ reports 0 instead while the queue still has its first message.
-    """
+    """The group's stored offset, or None if no offset is stored. RocketMQ reports 0 instead of no offset while the
+    queue still has its first message."""
 
     @property
     def lag(self) -> int:

@@ -103,7 +103,7 @@ def allocate_near(
     client_room: Callable[[str], str],
     allocate_within: Allocate = allocate_averagely,
 ) -> Allocate:
-    """Share the queues of a machine room among the clients of that room, or among all clients if the room has none.
+    """Share the queues of a machine room among the clients of that room, or among all clients if no client is there.
 
     `broker_room` returns the room of a queue, and `client_room` the room of a client by its id
     (`MemberConfig.client_id`). Both functions must know every queue and client, and must return the same rooms on every
@@ -137,5 +137,5 @@ def _room_of(broker_name: str) -> str | None:
 
 
 def _place(key: str) -> int:
-    """Return the first four bytes of the MD5 (`ConsistentHashRouter.MD5Hash`). This hash is not a security measure."""
+    """Return the position of a key on the ring: the first four bytes of its MD5 (`ConsistentHashRouter.MD5Hash`)."""
     return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:4], "big")

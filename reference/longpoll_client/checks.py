@@ -170,14 +170,14 @@ def keys_text(keys: object) -> str:
 
 
 def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:
-    """Check a number of seconds, which may be infinite, and 0 if `may_be_none`."""
+    """Check a number of seconds. Infinity is valid, and 0 is valid if `may_be_none`."""
     is_time = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if not is_time or value < 0 or (value == 0 and not may_be_none):  # type: ignore[operator] # a number, as just seen
         raise ConfigError(f"{name} is {repr(value)[:40]}; pass {'0 or more' if may_be_none else 'more than 0'} seconds")
 
 
 def check_one_of(name: str, value: object, kind: type[Enum]) -> None:
-    """Check that a value is a member of an enum. A member's text is rejected, because it is unequal to every member."""
+    """Check that a value is a member of an enum. A string is rejected, because it does not equal any member."""
     if not isinstance(value, kind):
         choices = ", ".join(f"{kind.__name__}.{each.name}" for each in kind)
         raise ConfigError(f"{name} is {repr(value)[:40]}; pass one of {choices}")

@@ -37,8 +37,8 @@ T = TypeVar("T")
 class InstanceCore(ABC):
     """One client of the name servers and brokers: an id, and a route per topic.
 
-    `name_server` is one address or several; raises ConfigError for an invalid one. `on_request` gets a broker's request
-    and its HOST:PORT, on a reader thread or on the event loop.
+    `name_server` is one address or several; the constructor raises ConfigError for an invalid address. `on_request`
+    gets a broker's request and its HOST:PORT, on a reader thread or on the event loop.
 
     Invariant: `_routes` changes under `_lock`; single entries are read without it.
     """
@@ -107,7 +107,7 @@ class InstanceCore(ABC):
             return self._routes.address(broker_name)
 
     def broker_address_of(self, broker_name: str, broker_id: int) -> str:
-        """Return a broker's address by name and id, or its master's for an unknown id. Raises NoRouteError."""
+        """Return a broker's address by name and id, or its master's address for an unknown id. Raises NoRouteError."""
         with self._lock:
             return self._routes.address_of(broker_name, broker_id)
 
@@ -138,7 +138,7 @@ class InstanceCore(ABC):
             self._routes.forget(topic)
 
     def doubt_route(self, topic: str) -> None:
-        """Ask the name server again before the next use. The known route is used if the answer has no better one."""
+        """Ask the name server again before the next use of the route. If that fails, the known route is used."""
         with self._lock:
             self._routes.doubt(topic, self.runtime.monotonic_ns())
 

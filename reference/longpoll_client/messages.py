@@ -139,7 +139,7 @@ def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocol
 
 
 class AlikeTail(NamedTuple):
-    """The parts that the tails of records (topic and properties) usually share, to read them three times as fast.
+    """The parts that the tails of most records (topic and properties) share. Comparing them is faster than decoding.
 
     A tail that begins with `before`, ends with `after` and has `size` bytes has the `known` properties, except for the
     unique key, if that key has only letters and digits.
@@ -164,7 +164,7 @@ NO_TAIL: Final = AlikeTail(b"", b"", -1, {})
 
 
 def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
-    """Read messages from `at` on as `_record` and `_message` do, but three times as fast. Returns where it stops.
+    """Read messages from `at` on like `_record` and `_message`, but faster. Returns the position where reading stopped.
 
     The function stops at the first record that is damaged or unusual (not 4.x, not between IPv4 hosts, compressed), or
     at the end. If tails differ again and again, for example by their keys, the function no longer compares them. All

@@ -94,7 +94,7 @@ class ConnectionCore(ABC):
 
     @property
     def is_signed(self) -> bool:
-        """Whether requests are signed, so that only `writer` can encode them."""
+        """Whether requests are signed. If they are, only `writer` can encode them."""
         return self._exchange.is_signed
 
     def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
@@ -140,7 +140,7 @@ class ConnectionCore(ABC):
 class RemotingClient(ConnectionCore):
     """A connection to `host:port`, open from construction to `close`.
 
-    The reader thread runs `on_request` and callbacks. Raises UnreachableError.
+    The reader thread runs `on_request` and callbacks. The constructor raises UnreachableError.
 
     Invariant, under `_lock` (only the reader thread uses received bytes): once the exchange has a failure, nothing is
     added to it or to `_output`. While the reader thread sleeps (`_is_awake` is false), `_output` is empty, or the
@@ -197,7 +197,7 @@ class RemotingClient(ConnectionCore):
             raise
 
     def _give_up_start(self) -> None:
-        """Close the connection after a failed start. After Ctrl-C, a reader thread may run, which then closes it."""
+        """Close the connection after a failed start. A reader thread that started before Ctrl-C closes it itself."""
         with self._lock:
             self._is_given_up = True
             if not self._is_running:
@@ -317,7 +317,7 @@ class RemotingClient(ConnectionCore):
     def abandon(self) -> None:
         """Close the connection as soon as no call waits. Any code may call this, even while its thread holds the lock.
 
-        If such a thread holds the lock, the reader thread checks again at the answer to that thread's call.
+        If the calling thread holds the lock, the reader thread checks again when that thread's call is answered.
         """
         self._is_abandoned = True
         if self._lock.acquire(timeout=LOCK_WAIT_S):
@@ -414,7 +414,7 @@ class RemotingClient(ConnectionCore):
             return None if left_s is None else min(left_s, SLEEP_S_MAX)
 
     def _wake_up(self, *, is_writable: bool) -> None:
-        """Count as awake, and send waiting bytes if the socket has room again."""
+        """Mark the reader thread as awake, and send waiting bytes if the socket has room again."""
         with self._lock:
             self._is_awake = True
             if is_writable:

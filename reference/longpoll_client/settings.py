@@ -43,8 +43,8 @@ ATTEMPTS_MAX: Final = 17
 THREAD_COUNT_MAX: Final = 1000
 """The limit of Java's `checkConfig`."""
 DELIVERY_CAPACITY: Final = 2**20
-"""Maximum batches that wait for the user. Flow control never fills it, because a queue caches at most 1,000 messages.
-"""
+"""Maximum batches that wait for the user. Flow control keeps the number lower, because a queue caches at most 1,000
+messages."""
 DEAD_LEVEL: Final = -1
 """The delay level that sends a message to the dead letter topic at once."""
 
@@ -52,8 +52,8 @@ DEAD_LEVEL: Final = -1
 StartAt: TypeAlias = Literal["first", "last", "stored"] | datetime
 """Where a new group starts in a queue; other groups continue at their offset.
 
-"stored": at offset 0 in a young queue, else at the end, like Java's CONSUME_FROM_LAST_OFFSET. A datetime: at the first
-message stored at or after that time."""
+"stored": at offset 0 if the queue still has its first message, else at the end, like Java's CONSUME_FROM_LAST_OFFSET. A
+datetime: at the first message stored at or after that time."""
 
 
 class Unreadable(enum.Enum):
@@ -160,7 +160,8 @@ class ConsumerConfig:
     close_timeout_s: float = field(default=10.0)
     """How long `close` waits for listeners that still run (`awaitTerminationMillisWhenShutdown`)."""
     waits_for_topics: bool = field(default=True)
-    """Whether the client starts without an unknown topic and waits for it. If false, the start raises NoRouteError."""
+    """Whether the client starts although a topic is unknown, and waits for the topic. If false, the start raises
+    NoRouteError."""
     unreadable: Unreadable = field(default=Unreadable.DEAD_LETTER)
     """The action on a message that is unreadable twice in a row. Java's client skips it silently."""
     hooks: Sequence[ConsumeHook] = field(default=())

@@ -20,7 +20,8 @@ class Timer:
     """Runs actions at their times, one after the other, on a thread that the first action starts.
 
     Invariant: `_entries` is a heap of (due_ns, number, action) and changes under `_changed`; numbers are unique, so
-    actions are never compared. While `_entries` is not empty, `_thread` exists; while `_is_ending`, it is empty.
+    actions are never compared. While `_entries` is not empty, `_thread` exists; while `_is_ending` is true, `_entries`
+    is empty.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:

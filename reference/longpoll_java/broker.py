@@ -128,7 +128,7 @@ class JavaBroker:
 
     @property
     def copied_from(self) -> tuple[str, int]:
-        """The address from which slaves copy the log (`haListenPort`), with the broker's port plus one."""
+        """The address from which slaves copy the log (`haListenPort`). Its port is the broker's port plus one."""
         return self.address[0], self.address[1] + 1
 
     @property
@@ -160,7 +160,7 @@ class JavaBroker:
 
     @property
     def refused(self) -> str:
-        """The first rule so far that Byteman could not use; empty without such a rule."""
+        """The first rule so far that Byteman could not use; empty if Byteman could use every rule."""
         lines = (self.home / "broker.out").read_text(errors="replace").splitlines()
         return next((line.partition(REFUSED)[2].strip() for line in lines if REFUSED in line), "")
 
@@ -233,8 +233,8 @@ def started(
 ) -> Iterator[JavaBroker]:
     """Run a broker inside the `with` block. A slave gets a master, whose threads never stop at breakpoints.
 
-    `rechecks` adds a rule with the recheck of pull request #7359, and `scan_ms` changes the period of the scan. `pops`
-    selects the breakpoints of the table of pops.
+    `rechecks` adds a rule with the recheck of RocketMQ's pull request #7359, and `scan_ms` changes the period of the
+    scan. `pops` selects the breakpoints of the table of pops.
     """
     gates = POP_GATES if pops else (*breakpoints_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
     script = rules_of(gates) + (scanning_each(scan_ms) if scan_ms != SCAN_MS else "")

@@ -1,7 +1,8 @@
 """Converts a run of the table of pops to a schedule for a shipped 5.5.0, with the moves that show its violation.
 
-A run of `strict-pop` with a changed knob becomes a run of `rocketmq-5-pop` first, without the actions in `UNSHIPPED`,
-because the shipped table has no second look. `schedule` defines the moves, and `replay` plays them.
+A run of `strict-pop` with a changed knob is first converted to a run of `rocketmq-5-pop`, without the actions in
+`UNSHIPPED`, because the shipped table does not check for messages again after it has held a pop. `schedule` defines the
+moves, and `replay` plays them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SENTENCES: Final[Mapping[str, str]] = {
 
 
 def is_of_pops(policy: Policy) -> bool:
-    """Whether a policy is one of the table of pops."""
+    """Whether a policy describes the table of pops."""
     return policy.name.partition("+")[0] in {SHIPPED, "strict-pop"}
 
 

@@ -1,7 +1,7 @@
 """Makes the moves that show, after a run, that it violated its property: by responses if possible, else by the threads.
 
-If a move has another result, the replay ends, because the broker did not follow the specification. If a property cannot
-be observed from outside, its runs are only followed.
+If a move does not have the expected result, the replay ends, because the broker did not follow the specification. If a
+property cannot be observed from outside, its runs are only followed.
 """
 
 from __future__ import annotations

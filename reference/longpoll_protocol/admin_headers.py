@@ -61,7 +61,7 @@ class ViewBrokerStatsDataRequestHeader(Header):
 
 
 class NotifyMinBrokerIdChangeRequestHeader(Header):
-    """905 NOTIFY_MIN_BROKER_ID_CHANGE of 5.x: the lowest id of a broker name's living members."""
+    """905 NOTIFY_MIN_BROKER_ID_CHANGE of 5.x: the lowest id of the running brokers that share a name."""
 
     min_broker_id: Int64 | None = None
     broker_name: str | None = None
@@ -71,7 +71,7 @@ class NotifyMinBrokerIdChangeRequestHeader(Header):
 
 
 class GetTopicStatsInfoRequestHeader(Header):
-    """202 GET_TOPIC_STATS_INFO: first and next offset of each queue of a topic; the reply's body is by queue."""
+    """202 GET_TOPIC_STATS_INFO: first and next offset of each queue of a topic; the reply's body is a table."""
 
     topic: str
 
@@ -89,7 +89,7 @@ class GetProducerConnectionListRequestHeader(Header):
 
 
 class GetConsumeStatsRequestHeader(Header):
-    """208 GET_CONSUME_STATS: a group's progress in each queue; the reply's body is by queue."""
+    """208 GET_CONSUME_STATS: a group's progress in each queue; the reply's body is a table by queue."""
 
     consumer_group: str
     topic: str | None = None
@@ -111,7 +111,7 @@ class QueryConsumeQueueRequestHeader(Header):
     """The queue offset of the first entry to return."""
     count: Int32
     consumer_group: str | None = None
-    """The group whose subscription the reply must have, or None."""
+    """The group whose subscription the reply must contain; None if the reply must contain no subscription."""
 
 
 class QueryConsumeTimeSpanRequestHeader(Header):
@@ -140,7 +140,7 @@ class GetConsumeStatsInBrokerHeader(Header):
 
 
 class QueryTopicsByConsumerRequestHeader(Header):
-    """343 QUERY_TOPICS_BY_CONSUMER: the topics with offsets of a group; the reply's body is a list."""
+    """343 QUERY_TOPICS_BY_CONSUMER: the topics in which a group has offsets; the reply's body is a list."""
 
     group: str
 
@@ -159,13 +159,13 @@ class GetTopicConfigRequestHeader(Header):
 
 
 class GetSubscriptionGroupConfigRequestHeader(Header):
-    """352 GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings; created if groups are created on use."""
+    """352 GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings; a broker that creates groups on use creates it."""
 
     group: str
 
 
 class GetBrokerConfigResponseHeader(Header):
-    """The reply to 26; the body has one `key=value` per line."""
+    """The reply to 26 (GET_BROKER_CONFIG); the body has one `key=value` per line."""
 
     version: str
     """A `DataVersion` as JSON."""
@@ -203,7 +203,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
 
 
 class GetBrokerAclConfigResponseHeader(Header):
-    """The reply to 52: the version of a broker's accounts."""
+    """The reply to 52 (GET_BROKER_CLUSTER_ACL_INFO): the version of a broker's accounts."""
 
     version: str
     """A `DataVersion` as JSON."""
@@ -230,7 +230,7 @@ class RegisterBrokerRequestHeader(Header):
 
 
 class RegisterBrokerResponseHeader(Header):
-    """The reply to 103, which tells a slave where its master is."""
+    """The reply to 103 (REGISTER_BROKER), which tells a slave where its master is."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -255,7 +255,7 @@ class QueryDataVersionRequestHeader(Header):
 
 
 class QueryDataVersionResponseHeader(Header):
-    """The reply to 322; the body is the version that the name server has, if it has one."""
+    """The reply to 322 (QUERY_DATA_VERSION); the body is the version that the name server has, if it has one."""
 
     changed: bool
 
@@ -277,13 +277,13 @@ class GetKVConfigRequestHeader(Header):
 
 
 class GetKVConfigResponseHeader(Header):
-    """The reply to 101."""
+    """The reply to 101 (GET_KV_CONFIG)."""
 
     value: str | None = None
 
 
 class GetKVListByNamespaceRequestHeader(Header):
-    """219 GET_KVLIST_BY_NAMESPACE: all settings of a namespace, as a `KVTable`; the reply has code 22 without any."""
+    """219 GET_KVLIST_BY_NAMESPACE: all settings of a namespace, as a `KVTable`; code 22 if the namespace has none."""
 
     namespace: str
 
@@ -302,7 +302,7 @@ class WipeWritePermOfBrokerRequestHeader(Header):
 
 
 class WipeWritePermOfBrokerResponseHeader(Header):
-    """The reply to 205."""
+    """The reply to 205 (WIPE_WRITE_PERM_OF_BROKER)."""
 
     wipe_topic_count: Int32
     """The number of the broker's topics."""
@@ -315,7 +315,7 @@ class AddWritePermOfBrokerRequestHeader(Header):
 
 
 class AddWritePermOfBrokerResponseHeader(Header):
-    """The reply to 327."""
+    """The reply to 327 (ADD_WRITE_PERM_OF_BROKER)."""
 
     add_topic_count: Int32
     """The number of the broker's topics."""

@@ -1,4 +1,4 @@
-"""JSON bodies, such as heartbeats, routes and lists of consumers, and the binary body of code 60.
+"""JSON bodies, such as heartbeats, routes and lists of consumers, and the binary body of GET_TIMER_CHECK_POINT (60).
 
 Decoding accepts the forms that Java, Go, C++ and Node clients write: unknown keys, nulls, numbers as text, enum names
 (Java) or ordinals (C++), and unquoted integer keys (fastjson). Encoding writes quoted keys and enum names, which all
@@ -141,8 +141,7 @@ class SubscriptionData(Body):
     expression_type: Annotated[str, Meta(max_length=NAME_SIZE_MAX)] = "TAG"
     sub_version: Int64 = 0
     """The client's clock when it subscribed, in milliseconds, so that a later subscription replaces an earlier one. C++
-    clients send it as text.
-    """
+    clients send this number as text."""
     class_filter_mode: bool = False
     """Whether a filter server filters the messages, in which case brokers deliver all of them."""
     tags_set: Annotated[frozenset[str], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
@@ -230,7 +229,7 @@ class TopicList(Body):
 
 
 class DataVersion(Body):
-    """The version of a broker's table, which is the body of 322 and a part of other bodies."""
+    """The version of a broker's table, which is the body of QUERY_DATA_VERSION (322) and a part of other bodies."""
 
     counter: Int64 = 0
     timestamp: Int64 = 0
@@ -283,7 +282,7 @@ class Connection(Body):
 
 
 class ConsumerConnection(Body):
-    """The reply to 203: a group's members and subscriptions."""
+    """The reply to 203 (GET_CONSUMER_CONNECTION_LIST): a group's members and subscriptions."""
 
     connection_set: list[Connection]
     subscription_table: dict[str, SubscriptionData]
@@ -294,13 +293,13 @@ class ConsumerConnection(Body):
 
 
 class ProducerConnection(Body):
-    """The reply to 204: a producer group's members."""
+    """The reply to 204 (GET_PRODUCER_CONNECTION_LIST): a producer group's members."""
 
     connection_set: list[Connection]
 
 
 class GroupList(Body):
-    """The reply to 300: the groups that subscribe to a topic or have offsets of it."""
+    """The reply to 300 (QUERY_TOPIC_CONSUME_BY_WHO): the groups that subscribe to a topic or have offsets in it."""
 
     group_list: list[str]
 
@@ -318,7 +317,7 @@ class ConsumeQueueData(Body):
 
 
 class QueryConsumeQueueResponseBody(Body):
-    """The reply to 321: entries of a queue, and its first and last offset."""
+    """The reply to 321 (QUERY_CONSUME_QUEUE): entries of a queue, and the queue's first and last offset."""
 
     subscription_data: SubscriptionData | None
     filter_data: str | None
@@ -328,13 +327,13 @@ class QueryConsumeQueueResponseBody(Body):
 
 
 class DelayTable(Body):
-    """The reply to 45: the next offset of each delay level (`DelayOffsetSerializeWrapper`)."""
+    """The reply to 45 (GET_ALL_DELAY_OFFSET): the next offset of each delay level (`DelayOffsetSerializeWrapper`)."""
 
     offset_table: dict[int, int]
 
 
 class TimerCount(Body):
-    """The number of a topic's waiting messages, and the time of its last change (`TimerMetrics.Metric`)."""
+    """The number of a topic's waiting messages, and the time when this number last changed (`TimerMetrics.Metric`)."""
 
     count: Int64
     time_stamp: Int64
@@ -349,7 +348,7 @@ class StateVersion(DataVersion):
 
 
 class TimerCountTable(Body):
-    """The reply to 61: the number of waiting timed messages by topic (`TimerMetricsSerializeWrapper`)."""
+    """The reply to 61 (GET_TIMER_METRICS): the number of waiting timed messages by topic."""
 
     data_version: StateVersion = field(default_factory=StateVersion)
     timing_count: dict[str, TimerCount] = field(default_factory=dict)
@@ -368,7 +367,7 @@ class FollowingStatus(Body):
 
 
 class HAStatus(Body):
-    """The reply to 907: the state of a master without slaves, or that of a slave (`HARuntimeInfo`)."""
+    """The reply to 907 (GET_BROKER_HA_STATUS): the state of a master or a slave (`HARuntimeInfo`)."""
 
     ha_client_runtime_info: FollowingStatus = field(default_factory=FollowingStatus)
     ha_connection_info: tuple[()] = ()
@@ -378,13 +377,16 @@ class HAStatus(Body):
 
 
 class OffsetTable(Body):
-    """The reply to 43: every group's offsets, by `topic@group` and queue (`ConsumerOffsetSerializeWrapper`)."""
+    """The reply to 43 (GET_ALL_CONSUMER_OFFSET): every group's offsets, by `topic@group` and queue.
+
+    Source: `ConsumerOffsetSerializeWrapper`.
+    """
 
     offset_table: dict[str, dict[int, int]]
 
 
 class KVTable(Body):
-    """The reply to 28: the state of a broker, as text values by name."""
+    """The reply to 28 (GET_BROKER_RUNTIME_INFO): the state of a broker, as text values by name."""
 
     table: dict[str, str]
 
@@ -423,7 +425,7 @@ class MessageQueueAssignment(Body, kw_only=False):
 
 
 class QueryAssignmentResponseBody(Body, kw_only=False):
-    """The reply to 400."""
+    """The reply to 400 (QUERY_ASSIGNMENT)."""
 
     message_queue_assignments: list[MessageQueueAssignment]
 
@@ -438,7 +440,7 @@ class LockBatchRequest(Body):
 
 
 class LockBatchResponse(Body):
-    """The reply to 41: the locked queues."""
+    """The reply to 41 (LOCK_BATCH_MQ): the locked queues."""
 
     lock_ok_mq_set: Items[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
 
@@ -470,9 +472,10 @@ _STRING_OR_BARE_KEY: Final = re.compile(_STRING + rb"|([{,]\s*+)(-?[0-9]{1,20})(
 
 
 def read_settings(body: bytes, request: str) -> dict[str, str]:
-    """Parse a body of settings (25, 318), with one `key=value` per line; raises HeaderError with the request's name.
+    """Parse a body of settings, with one `key=value` per line; raises HeaderError with the request's name.
 
-    Empty lines and lines that begin with # are skipped. Source: `MixAll.string2Properties`.
+    UPDATE_BROKER_CONFIG (25) and UPDATE_NAMESRV_CONFIG (318) have such a body. Empty lines and lines that begin with #
+    are skipped. Source: `MixAll.string2Properties`.
     """
     if len(body) > SETTINGS_SIZE_MAX:
         raise HeaderError(request, "body", f"has {len(body)} bytes, over the limit of {SETTINGS_SIZE_MAX}")

@@ -218,8 +218,8 @@ LANGUAGES: Final = (
 LANGUAGE_OTHER: Final = LANGUAGES.index("OTHER")
 
 VERSION: Final = 407
-"""The ordinal of `V4_9_7`, the version in every command of ours. Java clients use SQL92 only with brokers from 232 on.
-"""
+"""The ordinal of `V4_9_7`, which every command of this project contains. Java clients use SQL92 only if the broker's
+version is at least 232."""
 
 OPAQUE_MADE_UP: Final = -1
 """The opaque of a request that was sent without an opaque. As in Java, a reply with this opaque matches no request."""

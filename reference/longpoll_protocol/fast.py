@@ -33,12 +33,12 @@ from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageReque
 from longpoll_spec.tables import with_table
 
 SEND_START: Final = b'{"code":310,'
-"""The first bytes of the header of a 310 from every client that writes JSON."""
+"""The first bytes of the header of SEND_MESSAGE_V2 (310) from every client that writes JSON."""
 _JSON: Final = Serialisation.JSON
 
 
 class SendCommand(Command, frozen=True, gc=False, kw_only=True):
-    """A request of code 310 whose extension fields are in `header`; `ext_fields` is None."""
+    """A SEND_MESSAGE_V2 request (310) whose extension fields are in `header`; `ext_fields` is None."""
 
     header: SendMessageRequestHeaderV2
 
@@ -55,7 +55,7 @@ def read_send(header: bytes, body: memoryview) -> SendCommand | None:
     """Decode a send whose JSON header begins with `SEND_START`; None if the normal path must decode it."""
     try:
         if not header.isascii():
-            # The decoder does not check the names of unknown fields.
+            # Check that the whole header is UTF-8, because the decoder does not check the names of unknown fields.
             str(header, "utf-8")
         read = _send_decoder.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -69,11 +69,11 @@ def read_send(header: bytes, body: memoryview) -> SendCommand | None:
 
 
 PULL_START: Final = b'{"code":11,'
-"""The first bytes of the header of an 11 from every client that writes JSON."""
+"""The first bytes of the header of PULL_MESSAGE (11) from every client that writes JSON."""
 
 
 class PullCommand(Command, frozen=True, gc=False, kw_only=True):
-    """A request of code 11 whose extension fields are in `header`; `ext_fields` is None."""
+    """A PULL_MESSAGE request (11) whose extension fields are in `header`; `ext_fields` is None."""
 
     header: PullMessageRequestHeader
 
@@ -89,11 +89,11 @@ _pull_decoder: Final = msgspec.json.Decoder(_PullValues, strict=False)
 def read_pull(header: bytes, body: memoryview) -> PullCommand | None:
     """Decode a pull whose JSON header begins with `PULL_START`; None if the normal path must decode it."""
     if len(header) >= FEW_SIZE and mark_count(header) > FIELD_COUNT_MAX:
-        # The decoder does not count unknown fields.
+        # Let the normal path count the fields, because this decoder does not count unknown fields.
         return None
     try:
         if not header.isascii():
-            # The decoder does not check the names of unknown fields.
+            # Check that the whole header is UTF-8, because the decoder does not check the names of unknown fields.
             str(header, "utf-8")
         read = _pull_decoder.decode(header)
         fields = read.extFields
@@ -106,9 +106,9 @@ def read_pull(header: bytes, body: memoryview) -> PullCommand | None:
 
 
 class TypedConnection(Connection):
-    """A connection that may return a 310 as a `SendCommand` and an 11 as a `PullCommand`.
+    """A connection that may return a send (310) as a `SendCommand` and a pull (11) as a `PullCommand`.
 
-    `next_sends` may return several adjacent 310s at once.
+    `next_sends` may return several adjacent sends at once.
     """
 
     __slots__ = ()
@@ -258,7 +258,7 @@ _sent_decoder: Final = msgspec.json.Decoder(_SentValues, strict=False)
 def read_sent(header: bytes, body: memoryview) -> SentAnswer | None:
     """Decode a send's answer whose JSON header begins with `SENT_START`; None if the normal path must decode it."""
     if SENT_MARK not in header or not header.isascii():
-        # The decoder does not check the names of unknown fields, which may be invalid text.
+        # Let the normal path check the names of unknown fields, which may be invalid text.
         return None
     try:
         read = _sent_decoder.decode(header)
@@ -278,7 +278,7 @@ def header_of(answer: Command) -> SendMessageResponseHeader:
 
 
 def plain(answer: Command) -> Command:
-    """Return the answer as a plain command with `ext_fields`, as callers need it that handle any request code."""
+    """Return the answer as a plain command with `ext_fields`, for callers that handle any request code."""
     if not isinstance(answer, SentAnswer):
         return answer
     return Command(

@@ -259,9 +259,10 @@ class FrameReader:
         return self._grow_wanted()
 
     def _grow_wanted(self) -> Frame | None:
-        """Check whether the wanted bytes have arrived: first those of length and head, then those of the frame.
+        """Return the frame if all of its bytes are gathered; otherwise set how many bytes to gather next.
 
-        Each length is checked when it arrives, so a hostile length is refused before the frame is received.
+        The first step gathers the length field, the second the head, and the last the frame. Each length is checked
+        when it arrives, so a hostile length is refused before the frame is received.
         """
         gathered = self._gathered
         if len(gathered) < self._wanted:

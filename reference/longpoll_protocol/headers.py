@@ -176,7 +176,7 @@ class PullMessageRequestHeader(Header):
 
 
 class PullMessageResponseHeader(Header):
-    """The reply to 11 and 361 if the request is accepted (code 0, 19, 20 or 21); the body is concatenated records."""
+    """The reply to 11 and 361 (pulls) if the request is accepted (code 0, 19, 20 or 21); the body is records."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -206,7 +206,7 @@ class QueryMessageRequestHeader(Header):
 
 
 class SendMessageRequestHeader(Header):
-    """10 SEND_MESSAGE: one message; the body is its body."""
+    """10 SEND_MESSAGE: one message; the body of the request is the body of the message."""
 
     producer_group: str | None = None
     topic: str = ""
@@ -230,13 +230,13 @@ class SendMessageRequestHeader(Header):
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     batch: bool = False
-    """Whether the body is a batch of messages, also with a code for single messages."""
+    """Whether the body is a batch of messages, even if the request code is for single messages."""
     bname: str | None = None
     """The broker's name, sent by 5.x clients."""
 
 
 class SendMessageRequestHeaderV2(SendMessageRequestHeader):
-    """310 SEND_MESSAGE_V2 and 320 SEND_BATCH_MESSAGE: the same fields under one-letter names."""
+    """310 SEND_MESSAGE_V2 and 320 SEND_BATCH_MESSAGE: the fields of the base class, under one-letter names."""
 
     producer_group: str | None = field(default=None, name="a")
     topic: str = field(default="", name="b")
@@ -255,7 +255,7 @@ class SendMessageRequestHeaderV2(SendMessageRequestHeader):
 
 
 class ReplyMessageRequestHeader(SendMessageRequestHeader):
-    """326 PUSH_REPLY_MESSAGE_TO_CLIENT: a reply for a requester; the body is the reply's."""
+    """326 PUSH_REPLY_MESSAGE_TO_CLIENT: a reply message for a requester; the body is the body of this message."""
 
     born_host: str | None = None
     """The host:port of the client that replies."""
@@ -266,7 +266,7 @@ class ReplyMessageRequestHeader(SendMessageRequestHeader):
 
 
 class SendMessageResponseHeader(Header):
-    """The reply to 10, 310 and 320. Never omit this header, because Java clients require its fields."""
+    """The reply to 10, 310 and 320 (sends). Never omit this header, because Java clients require its fields."""
 
     msg_id: str
     """The id of the message; for a batch, the ids of all messages, joined by commas."""
@@ -285,9 +285,8 @@ class ConsumerSendMsgBackRequestHeader(Header):
     """Physical offset of the message in the commit log, bytes."""
     group: str
     delay_level: Int32
-    """The delay level. 0 means the number of earlier send-backs plus three; a negative one sends the message to the
-    dead letters.
-    """
+    """The delay level. 0 means the number of earlier send-backs plus three, and a negative level makes the message a
+    dead letter."""
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
@@ -298,7 +297,7 @@ class CheckTransactionStateRequestHeader(Header):
     """39 CHECK_TRANSACTION_STATE: ask how a transaction ended; the body is the prepared message as a record."""
 
     tran_state_table_offset: Int64
-    """The queue offset of the message in the half topic, which the client's 37 must contain."""
+    """The queue offset of the message in the half topic, which the client's END_TRANSACTION (37) must contain."""
     commit_log_offset: Int64
     msg_id: str | None = None
     transaction_id: str | None = None
@@ -329,7 +328,7 @@ class RecallMessageRequestHeader(Header):
 
 
 class QueryConsumerOffsetRequestHeader(Header):
-    """14 QUERY_CONSUMER_OFFSET: the group's stored offset; the reply has code QUERY_NOT_FOUND without one."""
+    """14 QUERY_CONSUMER_OFFSET: the group's stored offset; the reply has QUERY_NOT_FOUND if no offset is stored."""
 
     consumer_group: str
     topic: str
@@ -374,7 +373,7 @@ class GetMinOffsetRequestHeader(Header):
 
 
 class OffsetResponseHeader(Header):
-    """The reply to 14, 29, 30 and 31."""
+    """The reply to 14, 29, 30 and 31, the requests for an offset."""
 
     offset: Int64
 

@@ -142,7 +142,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def tags_code(self) -> int:
-        """The tags code of the message's unit in the consume queue, with RocketMQ's own delay levels.
+        """The tags code in the message's entry of the consume queue, for RocketMQ's default delay levels.
 
         Source: `CommitLog.checkMessageAndReturnSize`.
         """

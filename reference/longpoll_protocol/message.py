@@ -88,7 +88,10 @@ class BatchMessage:
 
 
 def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
-    """Encode the body of a 320; raises LocalProtocolError if properties are too long or not Unicode."""
+    """Encode the body of SEND_BATCH_MESSAGE (320).
+
+    Raises LocalProtocolError if properties are too long or not Unicode.
+    """
     parts: list[Buffer] = []
     for message in messages:
         try:
@@ -106,7 +109,7 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> list[BatchMessage]:
-    """Decode the body of a 320. The bodies of its messages are views of `body`.
+    """Decode the body of SEND_BATCH_MESSAGE (320). The bodies of its messages are views of `body`.
 
     Raises HeaderError if the batch is damaged, and MessageRefusedError if it has more than `count_max` messages.
     """
@@ -114,7 +117,7 @@ def decode_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> list[BatchMe
 
 
 def read_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> Iterator[BatchMessage]:
-    """Yield the messages of a 320 one by one, and raise the error of `decode_batch` at the faulty message."""
+    """Yield the messages of SEND_BATCH_MESSAGE (320), and raise the error of `decode_batch` at the faulty message."""
     view = memoryview(body)
     at = count = 0
     while at < len(view):

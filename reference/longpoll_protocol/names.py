@@ -26,7 +26,7 @@ GROUP_SIZE_MAX_5: Final = 120
 LONG_GROUP_SIZE_MAX: Final = 1024
 """Maximum characters of a group on a broker that accepts names that clients refuse. The broker of 4.9 has no limit."""
 UNIT_FLAG: Final = 1
-"""The bit in `TopicSysFlag` of a topic that a producer of a unit created."""
+"""The bit in `TopicSysFlag` of a topic that a producer of a unit (`unitName`) created."""
 UNIT_RETRY_FLAG: Final = 2
 """The bit in `TopicSysFlag` of the retry topic of a group in a unit."""
 LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")

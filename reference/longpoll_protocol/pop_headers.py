@@ -58,7 +58,7 @@ class PopMessageRequestHeader(Header):
 
 
 class PopMessageResponseHeader(Header):
-    """The reply to 200050.
+    """The reply to 200050 (POP_MESSAGE).
 
     The body has the records, and the last three fields repeat their queues and offsets as text.
     """
@@ -88,7 +88,7 @@ class NotificationRequestHeader(Header):
 
 
 class NotificationResponseHeader(Header):
-    """The reply to 200054."""
+    """The reply to 200054 (NOTIFICATION)."""
 
     has_msg: bool
     polling_full: bool = False
@@ -117,7 +117,8 @@ class PopHandle:
     pop_time_ms: int
     invisible_ms: int
     is_retry: bool
-    """Whether the message was read from the retry topic, to which its queue and offset belong then."""
+    """Whether the message was read from the retry topic. If so, the queue and the offset are those in the retry topic.
+    """
     queue: int
     offset: int
 

@@ -30,7 +30,8 @@ _JOINS: Final = tuple(
     )
     for width in (8, 16, 32, 64, 128, 256)
 )
-"""(bits of a value, mask, excess) for each step that joins neighbours, from single characters to half a piece."""
+"""Triples of (bits of a value, mask, excess), one for each step that joins neighbouring values into one, from single
+characters to half a piece."""
 _JOINS_OF: Final = tuple(_JOINS[: max(size - 1, 0).bit_length()] for size in range(_PIECE_SIZE + 1))
 """The joins that a piece needs, by the number of its characters."""
 _POWERS: Final = tuple(31**exponent & 0xFFFFFFFF for exponent in range(_PIECE_SIZE + 1))
@@ -168,7 +169,10 @@ def decode_properties(encoded: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Encode the text of a client, with an end mark for each pair; raises LocalProtocolError if a text has a mark."""
+    """Encode the text of a client, with an end mark for each pair.
+
+    Raises LocalProtocolError if a name or value contains a mark.
+    """
     for text in (*properties.keys(), *properties.values()):
         if NAME_END in text or PAIR_END in text:
             raise LocalProtocolError(f"property text {text[:40]!r} contains \\x01 or \\x02, which separate properties")

@@ -33,7 +33,8 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 OFFSET_CODES: Final = (int(RequestCode.QUERY_CONSUMER_OFFSET), int(RequestCode.UPDATE_CONSUMER_OFFSET))
 
 NUMBER_MAX: Final = (1 << 60) - 1
-"""Maximum number in a history. A larger offset is replaced by this one, because both are out of any queue's range."""
+"""Maximum number in a history. A larger offset is replaced by this number, because both are out of any queue's range.
+"""
 
 RESETTING_CODES: Final = (207, 215, 222, 314)
 """The codes of requests that change a group's offsets without a commit: they delete the group or topic, reset the
@@ -63,7 +64,7 @@ def offset_fields(request: Command) -> dict[str, Any]:
 
 
 def told_offset(code: int, answer: Command) -> dict[str, int]:
-    """Return the committed offset of an answer as a field of the event, or no field without one; raises HeaderError."""
+    """Return the committed offset in an answer as a field of the event, or {} if it has none; raises HeaderError."""
     if code != RequestCode.QUERY_CONSUMER_OFFSET or answer.code != ResponseCode.SUCCESS:
         return {}
     told = (answer.ext_fields or {}).get("offset", "")
@@ -247,7 +248,7 @@ class HistoryRecorder:
 
     @property
     def trouble(self) -> str:
-        """After `stop`, a sentence for the user about the events that are missing; empty if the history is complete."""
+        """A sentence for the user about missing events, valid after `stop`; empty if the history is complete."""
         if self._end_error is not None:
             return (
                 f"the history in {self._directory} has no end, and may lack more: {self._end_error}; "

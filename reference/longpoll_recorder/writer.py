@@ -82,7 +82,7 @@ class HistoryWriter(Closeable):
     def polled(
         self, queue: str, offset: int, timeout_ms: int, *, count_max: int = COUNT_MAX, since_ns: int | None = None
     ) -> RecordedPoll:
-        """Record a poll that reads from `offset` on and may wait `timeout_ms` milliseconds, or not at all with 0."""
+        """Record a poll that reads from `offset` on and may wait `timeout_ms` milliseconds; 0 means not to wait."""
         with self._lock:
             self._count += 1
             poll = RecordedPoll(queue, offset, f"r{self._count}", f"c{self._count}", self._ends.get(queue, 0))

@@ -146,7 +146,7 @@ class MappedFile(Protocol):
 
     @property
     def identity(self) -> int:
-        """The identity of the mapped file. If `Files.identity` returns another, the file at the path was replaced."""
+        """The identity of the mapped file. It differs from `Files.identity` if the file at the path was replaced."""
         ...
 
     def close(self) -> None:
@@ -264,7 +264,7 @@ class Socket(Protocol):
     """A connected, non-blocking stream socket."""
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive into the buffer; returns 0 at the end of the stream. Raises BlockingIOError without data."""
+        """Receive into the buffer; returns 0 at the end of the stream. Raises BlockingIOError if there is no data."""
         ...
 
     def send(self, content: Buffer, /) -> int:

@@ -51,7 +51,7 @@ class HostPauseWatch:
     """Records the host pauses inside its `with` block.
 
     Invariant: `_stalls` has every pause that ended before `_seen_ns`, in the order of their ends; it changes under the
-    lock `_changed`. `process_id` is the broker's process; with None only this process, which makes the load, is
+    lock `_changed`. `process_id` is the broker's process; if it is None, only this process, which makes the load, is
     watched. A longer `sleep_s` takes less processor time, but pauses are detected later. A test passes its own clock,
     list of a process's threads, and function that reads a thread's wait.
     """
@@ -141,7 +141,7 @@ class HostPauseWatch:
                     self._changed.notify_all()
 
     def _runs(self) -> int:
-        """Return the time, and record a pause if the last call was long ago, as little is done between two calls."""
+        """Return the time. If the last call was long ago, record a pause, because little is done between two calls."""
         now_ns = self._now_ns()
         self.note_sleep(self._ran_ns, now_ns)
         self._ran_ns = now_ns

@@ -99,7 +99,7 @@ class RealCondition(threading.Condition):
     """
 
     __enter__ = property(attrgetter("_lock.__enter__"))  # Look the method up as the `with` statement does.
-    __exit__ = property(attrgetter("_lock.__exit__"))  # looked up as a method would be
+    __exit__ = property(attrgetter("_lock.__exit__"))  # Look the method up as the `with` statement does.
 
 
 @define(slots=True, init=False, eq=False)
@@ -111,7 +111,7 @@ class RealQueue(Generic[T]):
     is not sufficient: it waits forever if another thread takes the item that woke it and its timeout has passed.
 
     Invariant, while `_lock` is free: if the queue has items, the bell is rung, or a thread that heard it is about to
-    look. A thread that hears the bell and finds no item waits again.
+    check for items. A thread that hears the bell and finds no item waits again.
     """
 
     _capacity: int

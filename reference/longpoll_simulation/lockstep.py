@@ -298,10 +298,7 @@ class Lockstep:
         self.service.scan(Outbox())
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """Add a pull that left the table to the executor, unless the executor is full.
-
-        `copies` in `observe` counts pulls by phase.
-        """
+        """Add a pull that left the table to the executor; returns false and drops the pull if the executor is full."""
         assert pull.phase is QUEUED, cause
         assert pull not in self.executor, "queued twice"
         if self.full:
@@ -311,7 +308,7 @@ class Lockstep:
         return True
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Add the pulls that one message woke to the executor. Returns the pulls that it does not accept."""
+        """Submit all pulls that one message woke. Returns the pulls that the executor does not accept."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:

@@ -3,7 +3,7 @@
 The code has a coarser granularity than the specification, so one move may take several steps of the run, or none. The
 search tries every schedule that stays on the run until a schedule reaches its end.
 
-This simulation has no further queues, tags, channels, commits, crashes and roles.
+This simulation has only one queue. It has no tags, channels, commits, crashes or roles.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def follow(trace: Trace) -> Replayed:
 
 
 def _furthest(model: Model, law: Successors, states: Sequence[Packed]) -> tuple[Move, ...]:
-    """Search depth first, trying the moves with most steps first."""
+    """Return the moves that follow most of the run's states, found by a depth-first search."""
     best: tuple[int, tuple[Move, ...]] = (0, ())
     seen: set[object] = set()
     waiting: list[tuple[int, int, tuple[Move, ...]]] = [(0, 0, ())]

@@ -94,7 +94,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         on_request: Callable[[Command], bool] | None = None,
         credentials: Credentials | None = None,
     ) -> AsyncConnection:
-        """Connect, over TLS if the runtime has it; raises UnreachableError.
+        """Connect, over TLS if the runtime has a TLS context; raises UnreachableError.
 
         `on_request` has the same meaning as for `RemotingClient`.
         """
@@ -195,7 +195,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         return opaque
 
     def _write(self, buffers: list[Buffer]) -> None:
-        """Schedule the sending for this loop iteration; raises LocalProtocolError if too many bytes wait."""
+        """Queue the buffers to be sent in this loop iteration; raises LocalProtocolError if too many bytes wait."""
         assert self._transport is not None, "it is not connected"
         size = sum(map(len, buffers))
         if self._is_paused:
@@ -306,7 +306,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
             self._set_timer(now_ns)
 
     def _look_at_failure(self) -> bool:
-        """Close the connection if its peer is silent. Returns whether the connection was closed."""
+        """Close the connection if the exchange has found a failure, such as a silent peer. Returns whether it did."""
         if self._exchange.failure is None:
             return False
         self._give_up(self._exchange.failure)

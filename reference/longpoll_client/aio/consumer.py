@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class AsyncMember(GroupMember):
-    """Keeps this client in its group and its queues pulled; `deliver` gets the messages.
+    """Keeps this client in its group, and pulls its queues; `deliver` gets the messages.
 
     Invariant: an exchange that begins or gives up queues holds the lock `_rebalancing`.
     """
@@ -129,7 +129,8 @@ class AsyncMember(GroupMember):
 
         Call `lifecycle.end` before this method.
         """
-        # A cancelled exchange may have sent requests that a broker applies after later requests.
+        # Wait for running exchanges instead of cancelling them, because a broker may apply the requests of a cancelled
+        # exchange after later requests.
         async with self._rebalancing:
             await self._instance.end_jobs()
         await self.run(self.leave())
@@ -216,7 +217,7 @@ class AsyncPullConsumer(AsyncConsumer):
     # ------------------------------------------------------------ messages
 
     async def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
-        """Return the next messages of one queue, in order; none after the time-out, or if the consumer is closed.
+        """Return the next messages of one queue, in order, or [] after the time-out or if the consumer is closed.
 
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
@@ -299,7 +300,8 @@ class _Giving:
     began_ns: int = 0
     """When the running call of the listener began; 0 if no call is running."""
     is_late: bool = False
-    """Whether the listener was cancelled, so that its messages are sent back unless it still returns."""
+    """Whether the listener call was cancelled because it took too long. The client then sends the call's messages back
+    to the broker, unless the call still returns a result."""
     lot: _Lot | None = None
     puller: Puller | None = None
     consumed: list[ReceivedMessage] = field(factory=list)
@@ -311,7 +313,7 @@ class _Giving:
 
 
 class _Lots:
-    """The lots that wait for a task, and the tasks that wait for a lot, at a third of the cost of `asyncio.Queue`.
+    """The lots that wait for a task, and the tasks that wait for a lot. `asyncio.Queue` would take three times as long.
 
     Only one task is woken at a time, and it wakes the next task if it leaves a lot. If listeners return at once, one
     task does all the work. Invariant: while `ready` has a lot and tasks wait, one task was woken and has not run yet.

@@ -348,12 +348,12 @@ class AsyncPreparedProducer(AsyncProducer):
 
 
 def _as_told(error: Exception) -> LongpollError:
-    """Return the error of a send in the form that its callback gets."""
+    """Return the error that the callback of a failed send gets, which is always a LongpollError."""
     return error if isinstance(error, LongpollError) else ClientError(f"the message could not be sent: {error!r}")
 
 
 def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
-    # `KeepGoing` is not used here, because it would cost each send half as much as making a message id.
+    # `KeepGoing` is not used here, because it would make each send slower.
     try:
         callback(outcome)
     except FAULTS:
@@ -361,8 +361,7 @@ def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
 
 
 AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
-"""A coroutine function that returns the outcome of a message's transaction, from the state that the sender's work left.
-"""
+"""A coroutine function that finds out whether the local transaction of a message succeeded, and returns its state."""
 AsyncWork: TypeAlias = Callable[[], Awaitable[TransactionState]]
 
 

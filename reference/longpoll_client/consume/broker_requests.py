@@ -1,7 +1,7 @@
 """Answers a broker's requests to a member: its offsets (221), its state (307), and one message to consume (309).
 
-A broker's request can also start a rebalance (40) and a reset of offsets (220), which `rebalance` does. The bodies are
-those that `mqadmin` shows.
+A broker's request can also start a rebalance (40) and a reset of offsets (220), which `rebalance` does. The answers
+have the bodies that `mqadmin` can show.
 
 Source: `ClientRemotingProcessor.java`, `DefaultMQPushConsumerImpl.consumerRunningInfo`, `ConsumerRunningInfo.java`,
 `ConsumeMessageDirectlyResult.java`.
@@ -39,7 +39,8 @@ Reply: TypeAlias = Callable[..., None]
 """Sends the answer to a request. The arguments of this function are code, remark and body."""
 
 DIRECT_COUNT_MAX: Final = 16
-"""Maximum messages that are consumed directly at the same time. A request for one more message gets code 2."""
+"""Maximum messages that are consumed directly (request 309) at the same time. A further request gets SYSTEM_BUSY (2).
+"""
 
 
 class BrokerRequests:
@@ -55,7 +56,7 @@ class BrokerRequests:
         instance.on_request = self.requested
 
     def requested(self, command: Command, address: str) -> bool:
-        """Handle a broker's request on a reader thread; returns false for an unknown one."""
+        """Handle a broker's request on a reader thread; returns false if the request code is unknown."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._member.rebalance_soon()
             return True
@@ -76,21 +77,24 @@ class BrokerRequests:
         return True
 
     def _reset(self, command: Command, _reply: Reply) -> None:
-        """Answer 220: continue at other offsets in the member's queues; raises HeaderError."""
+        """Handle RESET_CONSUMER_CLIENT_OFFSET (220): continue at other offsets in the member's queues.
+
+        Raises HeaderError.
+        """
         group = self._member.config.group
         offsets = read_reset(command, group)
         log.warning("group %s is told by a broker to go on elsewhere in %d queues", group, len(offsets))
         self._member.reset_soon(offsets)
 
     def _tell_offsets(self, command: Command, reply: Reply) -> None:
-        """Answer 221 with the member's offsets; raises HeaderError."""
+        """Answer GET_CONSUMER_STATUS_FROM_CLIENT (221) with the member's offsets; raises HeaderError."""
         topic = GetConsumerStatusRequestHeader.decode(command.ext_fields).topic
         pullers = self._member.assigned_queues.pullers().items()
         table = encode_by_queue({queue: puller.offset_done for queue, puller in pullers if queue.topic == topic})
         reply(ResponseCode.SUCCESS, None, msgspec.json.encode({"consumerTable": {}, "messageQueueTable": table}))
 
     def _tell_running(self, command: Command, reply: Reply) -> None:
-        """Answer 307 with the member's state; raises HeaderError."""
+        """Answer GET_CONSUMER_RUNNING_INFO (307) with the member's state; raises HeaderError."""
         group = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields).consumer_group
         if group != self._member.config.group:
             reply(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group[:255]}> not exist in this consumer")
@@ -98,7 +102,10 @@ class BrokerRequests:
         reply(ResponseCode.SUCCESS, None, running_body(self._member, self._instance.runtime.unix_ms()))
 
     def _consume_directly(self, command: Command, reply: Reply) -> None:
-        """Answer 309: let a listener's thread consume the message of the request; raises a ProtocolError."""
+        """Let a listener's thread consume the message of CONSUME_MESSAGE_DIRECTLY (309), then answer.
+
+        Raises a ProtocolError.
+        """
         group = self._member.config.group
         messages = decode_messages(command.body)
         if len(messages) != 1:
@@ -133,7 +140,7 @@ class BrokerRequests:
 
 
 def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
-    """Returns the offsets of a reset (220) for its topic; raises HeaderError if it is for another group."""
+    """Return the offsets of a reset request (220) for its topic; raises HeaderError if it is for another group."""
     header = ResetOffsetRequestHeader.decode(command.ext_fields)
     if header.group != group:
         raise HeaderError("ResetOffsetRequestHeader", "group", f"is {header.group[:60]!r}, and this is {group!r}")
@@ -146,7 +153,10 @@ def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
 
 
 def running_body(member: GroupMember, now_ms: int) -> bytes:
-    """Returns the answer to 307. Rates cover the time since the start, while Java's cover the last minute."""
+    """Return the body of the answer to GET_CONSUMER_RUNNING_INFO (307).
+
+    Rates cover the time since the start of the member, while in Java they cover the last minute.
+    """
     seconds = max((now_ms - member.started_ms) / 1000, 0.001)
     body = {
         "jstack": None,

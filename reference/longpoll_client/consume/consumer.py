@@ -59,9 +59,8 @@ class ConsumerCore:
         """Subscribe to a topic with tags ("a || b", "*" for all) or `Sql`, or change its expression.
 
         A running consumer applies the subscription soon, but messages that were already pulled are still delivered.
-        Every member of the group must have the same subscriptions. Brokers check `Sql`, so on an event loop it is
-        possible only before the start. Raises ConfigError, LifecycleError, and a ClientError if a broker refuses an
-        expression.
+        Every member of the group must have the same subscriptions. Brokers check `Sql`, so an event loop allows `Sql`
+        only before the start. Raises ConfigError, LifecycleError, and a ClientError if a broker refuses an expression.
         """
         self._member.subscribe(topic, expression)
 
@@ -91,10 +90,10 @@ class ConsumerCore:
 
 
 class Polled:
-    """The messages of a pull consumer: the waiting ones, and the messages that the last poll returned.
+    """The messages of a pull consumer: those that wait for a poll, and those that the last poll returned.
 
-    Invariant: `_given` are the messages that the last poll returned and that are not consumed; `_rest` was pulled
-    together with them and is not yet returned. `waiting` has later batches: those of paused queues, and sometimes
+    Invariant: `_given` has the messages that the last poll returned and that are not consumed. `_rest` has the messages
+    of the same pull that no poll has returned yet. `waiting` has later batches: those of paused queues, and sometimes
     others for a short time.
     """
 
@@ -144,7 +143,8 @@ class Polled:
     def put_off(self, message: ReceivedMessage, delay_level: int) -> Steps[None]:
         """Send a returned message back to the broker.
 
-        Raises ConfigError for a message that the last poll did not return and when broadcasting, or a ClientError.
+        Raises ConfigError if the last poll did not return the message or the group is broadcasting, and a ClientError
+        if the request to the broker fails.
         """
         group, given = self._member.config.group, self._given
         if self._member.config.is_broadcasting:
@@ -171,7 +171,7 @@ class Consumer(ConsumerCore, Closeable):
         return self._member.run(self._member.topic_queues(topic))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's stored offset, or this member's when broadcasting; None without a stored offset.
+        """Return the group's stored offset, or when broadcasting this member's; None if no offset is stored.
 
         While the queue still has its first message, a broker of 4.x reports 0 instead of no offset. Raises a
         ClientError.
@@ -179,7 +179,7 @@ class Consumer(ConsumerCore, Closeable):
         return self._member.run(self._member.committed(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
-        """Ask the queue's broker (29) for the offset of the first message stored at or after a time, and return it.
+        """Ask the queue's broker for the offset of the first message stored at or after a time, and return this offset.
 
         If several messages were stored in one millisecond, a broker of 4.x returns any of them. Raises a ClientError.
         """
@@ -226,8 +226,9 @@ class PullConsumer(Consumer):
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at an offset: `poll` returns no message that was pulled before this call.
 
-        The new offset is stored as usual. Raises ConfigError for an offset outside of the queue (its end is valid),
-        NotOursError for another member's queue, another ClientError if the broker does not answer, or LifecycleError.
+        The new offset is stored like every other offset. Raises ConfigError for an offset outside of the queue (its end
+        is valid), NotOursError for another member's queue, another ClientError if the broker does not answer, or
+        LifecycleError.
         """
         self._member.run(self._member.seek(queue, offset))
 
@@ -250,7 +251,7 @@ class PullConsumer(Consumer):
             yield from self.poll(POLL_S, 1)
 
     def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
-        """Returns the next messages of one queue, in order; none after the time-out or if the consumer is closed.
+        """Return the next messages of one queue, in order, or [] after the time-out or if the consumer is closed.
 
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
@@ -273,9 +274,10 @@ class PullConsumer(Consumer):
         return None
 
     def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
-        """Have a message of the last poll delivered again later, like `Retry`; until then it counts as consumed.
+        """Ask the broker to deliver a message of the last poll again later; until then the message counts as consumed.
 
-        Raises ConfigError for a message that the last poll did not return and when broadcasting, or a ClientError.
+        Raises ConfigError if the last poll did not return the message or the group is broadcasting, and a ClientError
+        if the request to the broker fails.
         """
         self._member.run(self._polled.put_off(message, Retry(delay_s).level))
 
@@ -296,7 +298,7 @@ class PullConsumer(Consumer):
     def close(self) -> None:
         """Leave the group and end a waiting poll; a second call does nothing.
 
-        Returned messages that were not committed come again.
+        Returned messages that were not committed are delivered again.
         """
         if self._member.lifecycle.end():
             with self._member.lifecycle.ending():

@@ -55,7 +55,7 @@ LOCAL_RETRY_S: Final = 5.0
 
 
 GiveDirectly: TypeAlias = Callable[[ReceivedMessage, Callable[[bool], None]], None]
-"""Lets a listener consume one message, then calls the callback with whether the message was consumed."""
+"""A function that lets a listener consume one message, and then calls the callback with whether it was consumed."""
 
 
 @frozen
@@ -187,7 +187,7 @@ class GroupMember(ABC):
         self.soon(begin, delay_s)
 
     def _try_soon(self) -> None:
-        """Send heartbeats and rebalance again after a while. Several failures cause only one such attempt."""
+        """Send heartbeats and rebalance again after a while. Even if several requests fail, there is only one retry."""
         if not self._tries_soon:
             self._tries_soon = True
             self.soon(self._try_again, RETRY_S)
@@ -314,7 +314,7 @@ class GroupMember(ABC):
         self.assigned_queues.seek(queue, offset, self._due())
 
     def committed(self, queue: MessageQueue) -> Steps[int | None]:
-        """Return the stored offset, or None without a stored offset. Raises a ClientError."""
+        """Return the stored offset, or None if no offset is stored. Raises a ClientError."""
         self.lifecycle.check_open()
         yield FindRoute(queue.topic)
         return (yield from self.offsets.stored(queue))
@@ -328,7 +328,11 @@ class GroupMember(ABC):
     # ------------------------------------------------------------ exchanges: start and close
 
     def join(self) -> Steps[None]:
-        """Join the group. A missing topic is retried later, or raises NoRouteError. Raises a ClientError."""
+        """Join the group; raises a ClientError.
+
+        If a topic is missing, the option `waits_for_topics` decides whether the member looks for it again later or
+        NoRouteError is raised.
+        """
         if not self.membership.subscriptions:
             raise ConfigError(f"group {self.config.group} has no topic; pass topics, or call assign before start")
         self.started_ms = self._runtime.unix_ms()

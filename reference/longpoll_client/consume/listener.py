@@ -173,7 +173,7 @@ class Workers:
             return task
 
     def stop(self, timeout_s: float, then: Callable[[], None]) -> None:
-        """Wait for running tasks, at most `timeout_s`, drop the waiting ones, and call `then`.
+        """Wait at most `timeout_s` for running tasks, drop the tasks that have not begun, and call `then`.
 
         If a task calls this method, the method returns at once, and the thread of the task does the rest after the
         task.

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Member(GroupMember):
-    """Keeps this client in its group and its queues pulled; `deliver` gets the messages.
+    """Keeps this client in its group, and pulls its queues; `deliver` gets the messages.
 
     Invariant: an exchange that begins or gives up queues holds the lock `rebalancing`.
     """

@@ -1,6 +1,7 @@
-"""A member's subscriptions, and its requests about its group: 34, 35, 38, 41, 42, 46 and 203.
+"""A member's subscriptions, and its requests about its group.
 
-`member` and `rebalance` choose the times of the requests.
+The requests are heartbeats (34), leaving the group (35), lists of members (38, 203), locks of queues (41, 42) and
+checks of filters (46). `member` and `rebalance` choose the times of the requests.
 
 Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `checkClientInBroker`, `unregisterClient`,
 `RebalanceImpl.lockAll`, `RebalanceImpl.unlock`.
@@ -101,13 +102,13 @@ def _asked(subscription: SubscriptionData | None) -> str:
 
 
 class Membership:
-    """One client's membership of one group: its subscriptions, topics with expressions, or assigned queues.
+    """One client's membership of one group: its subscriptions (topics with expressions) or its assigned queues.
 
     A member with assigned queues is not in the group and sends no heartbeats.
 
     Invariant: `subscriptions` and `assigned` are replaced under `_lock` and never changed. `assigned` is None if the
-    member shares the queues of its topics with the group. `_addresses` are the brokers that got the last heartbeat;
-    `_has` is the last subscription that each broker accepted.
+    member shares the queues of its topics with the group. `_addresses` has the brokers that got the last heartbeat;
+    `_has` maps each broker to the last subscriptions that this broker accepted.
     """
 
     def __init__(
@@ -189,9 +190,10 @@ class Membership:
             yield Ask(RequestCode.CHECK_CLIENT_CONFIG, None, body, address)
 
     def heartbeat(self, routes: Iterable[Route]) -> Steps[None]:
-        """Send a heartbeat to every broker of the routes; raises a ClientError if a broker refuses it or none answers.
+        """Send a heartbeat to every broker of the routes; raises a ClientError if one refuses it or none answers.
 
-        Without a route, the brokers of the last heartbeat get it, because they must learn that the subscription ended.
+        If there is no route, the brokers of the last heartbeat get this one, because they must learn that the
+        subscription ended.
         """
         if self.assigned is not None:
             return
@@ -270,7 +272,7 @@ class Membership:
 
 
 def members_at(address: str, group: str) -> Steps[list[str]]:
-    """Return the client ids of a group at one broker; none if the broker does not know the group (code 1)."""
+    """Return the client ids of a group at one broker, or [] if the broker does not know the group (code 1)."""
     header = GetConsumerListByGroupRequestHeader(consumer_group=group)
     try:
         answer = yield Ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, address=address)
@@ -294,7 +296,7 @@ class QueueLocks:
 
     @property
     def end_ns(self) -> int | None:
-        """Return when locks that are taken now will end, by the monotonic clock; None for a member without locks."""
+        """Return when locks that are taken now will end, by the monotonic clock; None if the member locks no queues."""
         return self._runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9) if self._is_orderly else None
 
     def lock(self, queues: Iterable[MessageQueue]) -> Steps[tuple[set[MessageQueue], set[MessageQueue]]]:

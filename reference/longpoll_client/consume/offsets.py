@@ -97,19 +97,20 @@ class RemoteOffsets:
         return self._stored.get(queue) == offset and queue not in self._failed
 
     def stored(self, queue: MessageQueue) -> Steps[int | None]:
-        """Return the group's offset at its broker, or None without an offset. Raises a ClientError."""
+        """Return the group's offset at its broker, or None if the group has no offset. Raises a ClientError."""
         return stored_offset(self._group, queue)
 
     def _has_row(self, queue: MessageQueue) -> Steps[bool]:
-        """Whether the group has an offset.
+        """Whether the broker's table of offsets has an entry for the group and queue.
 
-        If the queue still has its first message, a broker of 4.x reports 0 also for a group without an offset.
+        The entry is looked up because a broker of 4.x reports 0 for a group without an offset, if the queue still has
+        its first message.
         """
         try:
             answer = yield ask_queue(queue, (RequestCode.GET_ALL_CONSUMER_OFFSET, None))
         except RefusedError:
-            # A broker of 5.x refuses its table without a permission. Such a broker reports 0 only for a stored 0: see
-            # `zero_if_none`.
+            # A broker of 5.x may refuse to return its table of offsets. Such a broker reports 0 only if the stored
+            # offset is 0: see `zero_if_none`.
             return True
         rows = OffsetTable.decode(answer.body).offset_table
         return queue.queue_id in rows.get(f"{queue.topic}@{self._group}", {})
@@ -144,7 +145,7 @@ OFFSETS_FILE_SIZE_MAX: Final = 16 * 1024 * 1024
 
 
 class LocalOffsets:
-    """The offsets of one broadcasting member, in a file, or in memory without a file.
+    """The offsets of one broadcasting member, in a file, or only in memory if `path` is None.
 
     `write` may run concurrently with other methods, but not with itself. Invariant: `_is_behind` is true if an offset
     was noted that neither the file nor a running `write` has.
@@ -264,7 +265,7 @@ def ask_offset(queue: MessageQueue, request: Request) -> Steps[int]:
 
 
 def stored_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Steps[int | None]:
-    """Return a group's offset at its broker, or None without an offset (code 22). Raises a ClientError.
+    """Return a group's offset at its broker, or None if there is no offset (code 22). Raises a ClientError.
 
     While the queue has its first message, a broker reports 0 instead of no offset. If `zero_if_none` is false, a broker
     of 5.x reports no offset.

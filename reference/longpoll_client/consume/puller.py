@@ -53,7 +53,7 @@ class ProcessQueue:
     def span(self) -> int:
         """The number of offsets from the first waiting message to the next pull, which a crash may repeat.
 
-        Java counts only up to the last waiting message, so a single message that hangs does not stop pulling there.
+        Java counts only up to the last waiting message, so in Java a single message that hangs does not stop pulling.
         """
         return self.offset_next - next(iter(self._open), self.offset_next)
 
@@ -84,7 +84,7 @@ class ProcessQueue:
         return list(islice(self._open.values(), count))
 
     def done(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Remove consumed messages; unknown ones are ignored."""
+        """Remove consumed messages; unknown messages are ignored."""
         waiting = self._open
         for message in messages:
             offset = message.queue_offset
@@ -350,7 +350,7 @@ class Puller:
             self._failed(error, self._retry_s(), turn)
 
     def _retry_s(self) -> float:
-        """Return how many seconds to wait after an unreachable broker; 0 if another broker can be asked."""
+        """Return how many seconds to wait after the broker was unreachable; 0 if another broker can be asked."""
         return 0.0 if self._source.fell_back(self._instance.runtime.monotonic_ns()) else RETRY_S
 
     def _is_stopped(self) -> bool:
@@ -427,7 +427,7 @@ class Puller:
             return offset_next != self._cached.offset_next
 
     def _unreadable(self, why: str, answer: Command, offset_next: int, turn: int) -> None:
-        """Handle an answer whose first message is unreadable: pull that message alone, and handle it if that fails too.
+        """Handle an answer whose first message is unreadable: pull that message alone, and handle a second failure.
 
         The offset of a message is certain only if the message came alone: it is the next offset minus one.
         """

@@ -164,7 +164,7 @@ class AssignedQueues:
             puller.resume()
 
     def _named(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> list[Puller]:
-        """Return the pullers of those named queues that have begun; raises NotOursError."""
+        """Return the pullers of these queues, or of all queues, as far as pullers exist; raises NotOursError."""
         if queues is None:
             return list(self._pullers.values())
         for queue in queues:

@@ -50,7 +50,7 @@ class Route:
     writable: tuple[MessageQueue, ...]
     """Queues that can be sent to, in order."""
     addresses: dict[str, str]
-    """The host:port of each broker name: the address of its master, or of its first slave without a master."""
+    """The host:port of each broker name: the address of its master, or of its first slave if it has no master."""
     learned_ns: int
     """When the route was learned, ns. An earlier time makes the refresh of the route due earlier."""
     by_id: Mapping[str, Mapping[int, str]] = field(factory=dict)
@@ -149,7 +149,7 @@ class Routes:
         return address
 
     def address_of(self, broker_name: str, broker_id: int) -> str:
-        """Return a broker's address by name and id, or its master's for an unknown id. Raises NoRouteError."""
+        """Return a broker's address by name and id, or its master's address for an unknown id. Raises NoRouteError."""
         return self._by_id.get(broker_name, {}).get(broker_id) or self.address(broker_name)
 
     def other_id(self, broker_name: str, address: str) -> int | None:
@@ -252,7 +252,7 @@ class BrokerLookup(Protocol):
     """Looks up the addresses of brokers."""
 
     def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
-        """Return a broker's address by name and id, or its master's for an unknown id. Raises NoRouteError."""
+        """Return a broker's address by name and id, or its master's address for an unknown id. Raises NoRouteError."""
         ...
 
     def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
@@ -261,7 +261,7 @@ class BrokerLookup(Protocol):
 
 
 class PullSource:
-    """Selects the broker for one queue's pulls. Only one thread uses a source at a time: one pull is in flight."""
+    """Selects the broker for one queue's pulls. Only one thread uses a source, because pulls are sequential."""
 
     def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
         self._brokers = brokers
@@ -282,7 +282,7 @@ class PullSource:
         return address
 
     def suggested(self, broker_id: int) -> None:
-        """Use the broker that an answer suggests from now on. The broker that answered is available again."""
+        """From now on, use the broker that an answer suggests. The broker that answered is available again."""
         self._suggested_id = max(broker_id, MASTER_ID)
         self._away.pop(self._asked, None)
 

@@ -62,7 +62,7 @@ class Call:
 
 @frozen
 class Together:
-    """Runs several exchanges, on an event loop at once. The answer has each exchange's result or LongpollError."""
+    """Runs several exchanges, concurrently on an event loop. The answer has each exchange's result or LongpollError."""
 
     steps: Sequence[Steps[Any]]
 
@@ -72,7 +72,7 @@ class WriteFile:
     """Writes a file. On an event loop, a thread of asyncio's executor does the writes in order."""
 
     unwritten: Callable[[], bytes | None]
-    """Returns the next content of the file; None if the file has it already."""
+    """Returns the next content of the file, or None if the file already has the current content."""
     write: Callable[[bytes], None]
     """Writes the file; raises ConfigError."""
 

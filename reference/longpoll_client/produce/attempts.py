@@ -167,7 +167,7 @@ class SendAttempts(msgspec.Struct, eq=False):
     """Host:port of the broker of the last attempt; "" before the first attempt."""
 
     def begin(self, route: Route, turn: Turn, now_ns: int) -> Attempt:
-        """Begin the next attempt by the current route, if possible with another broker than the last attempt.
+        """Begin the next attempt by the current route, if possible with a broker other than the last attempt's.
 
         Raises NoRouteError if no queue is writable, and ConfigError if the selector returns an unknown queue.
         """
@@ -212,7 +212,7 @@ class SendAttempts(msgspec.Struct, eq=False):
 
 
 def is_lost(error: ClientError) -> bool:
-    """Returns whether the broker did not answer, so that its route needs a refresh."""
+    """Return whether the error means that the broker did not answer, in which case its route needs a refresh."""
     return isinstance(error, UnreachableError | ConnectionLostError | AnswerTimeoutError)
 
 

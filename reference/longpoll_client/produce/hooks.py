@@ -1,7 +1,7 @@
 """Hooks around every send, and the counts of a producer.
 
-Hooks run before the first attempt and after the last one. Errors of hooks are logged. One-way sends call no hook,
-except for `properties`, because their end is unknown.
+Hooks run before the first attempt and after the last one. Errors of hooks are logged. A one-way send calls only the
+hook method `properties`, because the outcome of a one-way send is unknown.
 
 Source: `SendMessageHook.java`, `SendMessageContext.java`.
 """

@@ -168,7 +168,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
     @property
     def is_delayed(self) -> bool:
-        """Whether consumers get the message later than at once."""
+        """Whether the message has a delay or a delivery time."""
         return bool(self.delay_s) or self.deliver_at is not None
 
     def _check(self) -> None:
@@ -395,7 +395,7 @@ class HeadTemplates:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}
 
     def writer(self, connection: _RequestWriter, parcel: Parcel, queue_id: int) -> Write:
-        """Return the function that encodes a send request from a template, or without one if the request is signed."""
+        """Return the function that encodes a send request, from a template unless the request is signed."""
         if connection.is_signed:
             return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)
         return lambda opaque: [self.head(parcel, queue_id, opaque), parcel.body]

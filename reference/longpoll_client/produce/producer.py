@@ -140,7 +140,10 @@ def read_options(
 
 
 class Sender:
-    """The sends of one producer, without I/O. A sender has no reference to its producer, which may be dropped."""
+    """The sends of one producer, without I/O.
+
+    A sender has no reference to its producer, so a producer that is no longer used can be garbage-collected.
+    """
 
     def __init__(
         self, group: str, options: ProducerOptions, read: ReadHeader, *, avoids_slow_brokers: bool = False
@@ -292,7 +295,7 @@ class InFlightSends:
         try:
             self._sender.ended(sending, (outcome,) if isinstance(outcome, SendResult) else outcome)
         finally:
-            # `KeepGoing` is not used here, because it would cost each send half as much as making a message id.
+            # `KeepGoing` is not used here, because it would make each send slower.
             try:
                 assert sending.callback is not None
                 sending.callback(outcome)
@@ -533,9 +536,10 @@ class Producer(ProducerCore, Closeable):
                 raise
 
     def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Reply to a message of `request`, also of Java's clients. Returns when the requester has the reply.
+        """Reply to a message that `request` has sent, here or in a Java client.
 
-        Raises ConfigError if the message is not a request, and RefusedError (1) if the requester is gone.
+        Returns when the requester has the reply. Raises ConfigError if the message is not a request, and RefusedError
+        (1) if the requester is gone.
         """
         self._send(self._sender.reply(request, body), None, timeout_s)
 

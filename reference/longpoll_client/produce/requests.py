@@ -1,8 +1,9 @@
 """Requests and replies, and the heartbeats by which brokers know a producer.
 
 A request has the client's id (`REPLY_TO_CLIENT`) and a unique number (`CORRELATION_ID`). The request's consumer sends a
-reply with the same id and number to the topic `CLUSTER_REPLY_TOPIC` (325). The broker that gets it pushes the reply
-(326) to the connection with the requester's heartbeat. A broker stores replies only if it is configured so.
+reply with the same id and number to the topic `CLUSTER_REPLY_TOPIC` (325). The broker that gets the reply pushes it
+(326) over the connection from which the requester's heartbeat came. A broker stores replies only if its configuration
+says so.
 
 Source: `DefaultMQProducerImpl.request`, `RequestFutureHolder.java`, `MessageUtil.createReplyMessage`,
 `ClientRemotingProcessor.receiveReplyMessage`, `ReplyMessageProcessor.java` 4.9.7,
@@ -63,7 +64,7 @@ class ProducerHeartbeat:
     _failed_ns: dict[str, int] = field(factory=dict, init=False)
 
     def heartbeat(self, address: str) -> Steps[None]:
-        """Send a heartbeat, unless this connection had one. Errors are logged, and the heartbeat is retried later."""
+        """Send a heartbeat, unless this connection has sent one. Errors are logged, and the send is retried later."""
         now_ns = self.instance.runtime.monotonic_ns()
         failed_ns = self._failed_ns.get(address)
         if failed_ns is not None and now_ns - failed_ns < HEARTBEAT_RETRY_S * 1e9:
@@ -83,7 +84,7 @@ class ProducerHeartbeat:
         self._registered[address] = connection
 
     def heartbeat_new(self) -> Steps[None]:
-        """Send a heartbeat to every known broker whose connection had none."""
+        """Send a heartbeat to every known broker over whose current connection no heartbeat was sent."""
         yield Together([self.heartbeat(address) for address in self.instance.broker_addresses()])
 
     def heartbeat_all(self) -> Steps[None]:
@@ -222,7 +223,7 @@ class Requests(Replies):
 
     def _heartbeat_again(self) -> None:
         if self.instance.is_abandoned:
-            # The producer was garbage-collected, so end on this thread, whose timer does nothing more then.
+            # The producer was garbage-collected, so close here, on the timer's thread, which has no further work then.
             self.close()
             return
         self.instance.run(self._heartbeat.heartbeat_all())

@@ -54,7 +54,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 class TransactionState(enum.IntEnum):
-    """The state of a transaction, as in request 37."""
+    """The state of a transaction, as in the request END_TRANSACTION (37)."""
 
     COMMIT = MessageSysFlag.TRANSACTION_COMMIT
     ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
@@ -74,7 +74,7 @@ def state_of(answer: object) -> TransactionState:
 
 
 Check = Callable[[ReceivedMessage], TransactionState]
-"""Returns the outcome of a message's transaction, from the state that the sender's work left."""
+"""Finds out whether the local transaction of a message succeeded, and returns its state."""
 LocalTransaction = Callable[[], TransactionState]
 """Runs the sender's local transaction, and returns its outcome."""
 
@@ -90,13 +90,13 @@ class TransactionResult:
 
 @frozen
 class Question:
-    """A broker's question about a transaction (39)."""
+    """A broker's question about the state of a transaction (CHECK_TRANSACTION_STATE, 39)."""
 
     header: CheckTransactionStateRequestHeader
     message: ReceivedMessage
 
     def answered(self, group: str, state: TransactionState) -> EndTransactionRequestHeader:
-        """Return the request that answers the question (37)."""
+        """Return the header of END_TRANSACTION (37) that answers the question."""
         return EndTransactionRequestHeader(
             producer_group=group,
             tran_state_table_offset=self.header.tran_state_table_offset,
@@ -109,7 +109,7 @@ class Question:
 
 
 def read_question(group: str, command: Command, address: str) -> Question | None:
-    """Returns a broker's question; None if the group differs or the question is unreadable (logged)."""
+    """Return a broker's question; None if the group differs, or if the question is unreadable, which is logged."""
     try:
         header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
         (message,) = decode_messages(command.body)
@@ -120,7 +120,10 @@ def read_question(group: str, command: Command, address: str) -> Question | None
 
 
 def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransactionRequestHeader | None:
-    """Return the request that ends a transaction (37). If the sent message has no offset, log that and return None."""
+    """Return the header of the request that ends a transaction (END_TRANSACTION, 37).
+
+    If the sent message has no offset, this function logs that and returns None.
+    """
     try:
         physical_offset = sent.physical_offset
     except ValueError:
