@@ -1,7 +1,8 @@
 """Shared by all tests: Hypothesis settings, one Spark session, and checks for faults that a test might not notice.
 
-A broker answers a request that raises any exception and continues, so a broken invariant would only be a line of the
-log. Here it fails the test. A thread that ends by an exception, which would otherwise end the run, also fails its test.
+A broker survives an exception in a request: it answers the request and logs the exception, so a broken invariant would
+be only a line in the log. The fixtures here make it fail the test. A thread that ends by an exception also fails the
+test that started it.
 
 `quick` (the default) tries the same examples in each run of `make test`, so that a run does not depend on chance.
 `long`, which `make nightly` sets by LONGPOLL_PROFILE=long, draws other examples from the seed of the night. The two
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 ID_LENGTH_MAX: Final = 100
 
 ENDING_S: Final = 20.0
-"""How long a thread that was told to end may take on a busy machine, in seconds."""
+"""How many seconds a thread may take to end after it was asked to end, on a busy machine."""
 
-# A background job of a shell ignores Ctrl-C, so every test that sends Ctrl-C would have no effect.
+# A shell starts background jobs with SIGINT ignored, so every test that sends Ctrl-C would have no effect.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
@@ -65,7 +66,7 @@ gc.set_threshold(50_000, 20, 50)
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Ignore warnings about sockets that PySpark closes only with the last reference to its results.
 
-    The peers' tests of a file share a worker, because they share a Java broker that takes a core while it starts.
+    The tests of a file in `peers` share a worker, because they share a Java broker that takes a core while it starts.
     """
     if item.get_closest_marker("peers") and not item.get_closest_marker("xdist_group"):
         item.add_marker(pytest.mark.xdist_group(item.path.stem))
@@ -77,9 +78,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_finish() -> None:
     """Limit garbage collection to objects made after test collection, which saves a tenth of the processor time.
 
-    A socket that a module opens on import exists in every worker, even without its tests, and would be reported at the
-    worker's end without its owner. The first worker looks for all such sockets, because the workers import the same
-    modules.
+    Also look for sockets that modules opened on import. Every worker imports the same modules, so the first worker
+    checks for all workers; otherwise pytest would report such a socket at a worker's end without the module that opened
+    it.
     """
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
         opened = [each for each in gc.get_objects() if type(each) is socket.socket and each.fileno() >= 0]
@@ -95,18 +96,18 @@ for name in ("COLUMNS", "LINES"):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse to run if test groups would be split, because each worker would start a Spark session.
+    """Refuse to run if test groups would be split between workers, because each would start a Spark session.
 
     pytest-xdist marks a group by `@name` at the end of a test's id.
     """
     if not getattr(config.option, "loadgroup", False):
         return
-    # Tests that wait longest come first, because at the end a single worker would wait for them.
+    # The tests that wait longest come first, so that no single worker waits for them at the end.
     items.sort(key=lambda item: item.path.parent.name != "verification")
     alone = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
     if alone:
         items.clear()
-        # pytest-xdist shows an error raised in a worker without its text.
+        # The reason is also sent this way, because pytest-xdist shows an error that a worker raises without its text.
         config.workeroutput["alone"] = alone[0]  # type: ignore[attr-defined] # pytest-xdist's, in a worker
 
 
@@ -119,7 +120,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl
 def pytest_make_parametrize_id(val: Any) -> str | None:
-    """Name a long parameter by its beginning, because a megabyte in an id would be sent between workers and printed."""
+    """Shorten a long parameter in a test's id, because the id is sent between workers and printed."""
     if not isinstance(val, str | bytes) or len(val) <= ID_LENGTH_MAX:
         return None
     return f"{val[:ID_LENGTH_MAX]!r} and {len(val) - ID_LENGTH_MAX} more"
@@ -127,7 +128,7 @@ def pytest_make_parametrize_id(val: Any) -> str | None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Free what a failed test left open, because its traceback would keep it until a warning fails another test."""
+    """Free what a failed test left open, because a later warning about it would fail another test."""
     failed_before = item.session.testsfailed
     result = yield
     if item.session.testsfailed > failed_before:
@@ -179,7 +180,7 @@ def no_thread_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None
 
 
 def _told_by_pytest(name: str, error: BaseException) -> None:
-    """Raise on the thread that has died, so that pytest reports a failure."""
+    """Raise the error on the thread that died, so that pytest reports a failure."""
     assert name == threading.current_thread().name
     raise error
 

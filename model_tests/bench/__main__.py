@@ -1,6 +1,6 @@
-"""`make bench PART=...`: run the measurements of a part, or of all, each script in its own process.
+"""`make bench PART=...`: run the benchmarks of one part, or of all parts, each script in its own process.
 
-Exits with the worst exit code of the scripts.
+The exit code is the largest exit code of the scripts.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Value(msgspec.Struct):
     ratio: float | None
     bar: str
     met: bool | None
-    """Whether the limit is kept; None without a limit, or if a side was not measured."""
+    """Whether the limit is kept; None if the figure has no limit, or if one of the brokers was not measured."""
 
 
 def value_of(figure: Figure, measured: Mapping[str, Sequence[float]]) -> Value:

@@ -1,4 +1,4 @@
-"""The measurement of each figure of `broker_bench`, and its size.
+"""Measures each figure of `broker_bench`. `Scale` has the sizes of the measurements.
 
 The brokers are in `broker_sides`, the load in `model_tests.support.broker.harness`, the limits in `broker_figures`.
 """
@@ -41,7 +41,7 @@ STORED: Final = Stored(200_000, BODY_SIZE // 32)
 
 @frozen
 class Scale:
-    """The size of the measurements. The seconds of one rate determine all sizes."""
+    """The sizes of the measurements, which are all derived from the number of seconds for one rate."""
 
     seconds: float
     rounds: int
@@ -64,7 +64,8 @@ class Bench:
         self.topic_count += 1
         return f"BENCH-{self.topic_count}"
 
-    # -- one figure or a few, of one broker, in one round --------------------------------------------------------------
+    # -- measurements of one broker in one round
+    # -------------------------------------------------------------------------
 
     def idle(self, side: Side) -> None:
         self.put(side.name, idle=100 * busy_share(side.process_id, 2 * self.scale.seconds))
@@ -171,9 +172,9 @@ def measure(
     *,
     only: Container[str] | None = None,
 ) -> list[Value]:
-    """Measure all figures (or the methods of `Bench` in `only`) of every side in turns.
+    """Measure all figures (or only the methods of `Bench` in `only`) of every broker, alternating between the brokers.
 
-    Only wakes and sends are measured for the variants.
+    For `variants`, which are our broker with other settings, only wakes and sends are measured.
 
     Raises ClientError when an answer is wrong or does not come.
     """

@@ -44,7 +44,7 @@ def java(directory: Path) -> Iterator[Side]:
 
 
 def live_heap(process_id: int) -> int:
-    """The bytes of a Java process's objects after a full collection, measured by `jcmd` of a JDK."""
+    """Return the size of a Java process's live objects in bytes, by `jcmd` after a full garbage collection."""
     for command in ("GC.run", "GC.class_histogram"):
         told = subprocess.run(("jcmd", str(process_id), command), capture_output=True, text=True, check=True).stdout
     # The last line has the form: Total <instances> <bytes>

@@ -2,17 +2,18 @@
 
     python -m model_tests.bench.client_bench [--broker java-4.9.7 | ours | both] [--rounds 2] [--count 20000] [--json]
 
-Each client runs in a separate process and takes its measurements one after the other. It warms up by taking each once
-without counting, Java three times because of its compiler. The clients alternate, round by round, and the best round of
-each measurement counts. Before the first round the event loop takes one uncounted turn, which warms up the broker.
+Each client runs in a separate process, which warms up by taking each measurement once without counting it (Java three
+times, because of its compiler). The clients alternate, round by round, and the best round of each measurement counts.
+Before the first round the event-loop client runs one uncounted round, which warms up the broker.
 
 - `async`: sends of 128 bytes, 64 in flight, with callbacks. `sync`: one send after the other. The output is messages
   per second, and messages per second of the client's processor time.
-- `latency`: from before a send until a listener of the same process has the message. Then the next one is sent. Each
-  message has a number in its body; repeated and late ones are ignored.
-- `drain`: stored messages, one by one to an empty listener, from the first to the last; then again by a second group.
+- `latency`: the time from before a send until a listener of the same process has the message. The next message is sent
+  after that. Each message has a number in its body, so repeated and late messages are ignored.
+- `drain`: the time in which a listener that only counts consumes the stored messages; a second group repeats it.
 
-Exit code 1 if a message failed. Without Java only our broker and clients are measured. More clients: `broker_bench`.
+The exit code is 1 if a message failed. Without Java only our broker and clients are measured. `broker_bench` measures
+with more clients.
 """
 
 from __future__ import annotations
@@ -300,7 +301,7 @@ SIDES: Final[dict[str, Callable[[str, Plan, str], dict[str, Row]]]] = {
 }
 
 
-# -- all of them -------------------------------------------------------------------------------------------------------
+# -- all clients -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

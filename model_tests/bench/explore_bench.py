@@ -2,10 +2,10 @@
 
     python -m model_tests.bench.explore_bench [--policy strict] [--bounds bench] [--workers 1 2] [--json]
 
-First the packed engine and SPIN run at these bounds, then all engines in all modes at the smaller bounds `--also`.
-SPIN and each worker have one core. SPIN's model comes from the export, is compiled with `-O2 -DSAFETY -DNOREDUCE`, and
-checks the same `always` properties. The exit code is 1 if the counts differ. Rates exclude start-up and compilation. On
-a busy machine, compare processor seconds.
+The packed engine and SPIN run at `--bounds`; then all our engines run in all modes at the smaller bounds `--also`. SPIN
+and each worker have one core. SPIN's model comes from the export, is compiled with `-O2 -DSAFETY -DNOREDUCE`, and
+checks the same `always` properties. The exit code is 1 if the engines count different numbers of states. Rates exclude
+start-up and compilation. On a busy machine, compare processor seconds.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def measure_engine(choice: Choice, way: Way) -> Figure:
 
 
 def processor_seconds() -> float:
-    """Processor seconds of this process and the children it waited for."""
+    """Return the processor seconds of this process and of its child processes that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 

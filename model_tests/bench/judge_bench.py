@@ -3,11 +3,11 @@
     python -m model_tests.bench.judge_bench [--events 1000000 10000000 100000000] [--queues 16] [--engines local spark]
     python -m model_tests.bench.judge_bench --events --lagging 5000000 --engines spark
 
-The histories have sends, acknowledgements and committed offsets, except those with lagging groups. Each line has the
-events per second of processor time (on Spark: of the driver, the JVM and the workers), the cost of an event relative to
-the smallest size, and the peak memory of each kind of process. Then follow all events on one queue, 16 lagging groups
-(`--lagging`), and the smallest size as NDJSON. A history of 10^8 events takes 1.5 GB of disk, and minutes to write,
-which do not count.
+The histories have sends, acknowledgements and committed offsets, except those with lagging groups. Each output line has
+the events per second of processor time (on Spark: of the driver, the JVM and the workers), the cost of an event
+relative to the smallest size, and the peak memory of each kind of process. The bench then measures three more
+histories: one with all events on one queue, one with 16 lagging groups (`--lagging`), and the smallest one as NDJSON. A
+history of 10^8 events takes 1.5 GB of disk. Writing it takes minutes, which are not measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LAGGING_GROUPS: Final = 16
 REPEATS: Final = 3
 """Each measurement runs this often, and the least processor time counts, because other load only adds to it."""
 ONCE_EVENTS: Final = 50_000_000
-"""Histories with more events are judged once, and not on one queue."""
+"""Histories with more events than this are judged only once, and are not judged with all events on one queue."""
 
 
 @frozen

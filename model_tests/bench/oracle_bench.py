@@ -1,9 +1,9 @@
-"""Measures how many steps per second `longpoll oracle` answers on standard input and output, without its start.
+"""Measures how many steps per second `longpoll oracle` checks on standard input and output, without its start-up time.
 
     python -m model_tests.bench.oracle_bench [--steps 100000]
 
-A random legal run goes through a separate process, once with all its steps and once with none; the times are
-subtracted. The bench checks only that every step was legal.
+The bench runs the oracle as a separate process twice, with all steps of a random legal run and with no steps, and
+subtracts the second time from the first. It checks only that the oracle accepted every step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASES: Final[Sequence[tuple[str, Sequence[str]]]] = (
 
 
 def lines(policy: str, requests: int, count: int) -> bytes:
-    """The requests of a legal run without a stop of the broker."""
+    """Return the oracle's input lines for a legal run in which the broker never stops."""
     model = model_of(policy, Law(requests=requests))
     step, state, chance = successors(model), model.initial, random.Random(1)
     written = []

@@ -1,14 +1,15 @@
-"""The cost and gain of polling: fixed rates, RocketMQ's short polling, and long polling, on our broker.
+"""Compares polling at fixed rates, RocketMQ's short polling, and long polling on our broker.
 
     python -m model_tests.bench.polling_bench [--messages 60] [--idle-s 5] [--json] [--write docs/figures/polling.json]
 
-One consumer of eight queues, one producer that sends at random times, and a new `longpoll serve` process for each way.
-Measured with messages: the time from the call of send until the consumer has the message, the number of pulls, and the
-broker's processor time. The last two are also measured without messages. Exits with 1 unless long polling is faster
-than every fixed rate and has fewer pulls while idle. `--write` saves the figures, the machine's name and every latency
-for the table of docs/polling.md (`python -m docs.site.figures`).
+For each kind of polling a new `longpoll serve` process has one consumer of eight queues and one producer that sends at
+random times. The bench measures the time from the call of send until the consumer has the message, the number of pulls,
+and the broker's processor time. The last two are also measured without messages. The exit code is 1 unless long polling
+is faster than every fixed rate and has fewer pulls while idle. `--write` saves the figures, the machine's name and
+every latency for the table of docs/polling.md (`python -m docs.site.figures`).
 
-Many consumers: `broker_bench`. Other work on the machine affects the latencies, but not pulls and processor time.
+`broker_bench` measures many consumers. Other load on the machine changes the latencies, but not the number of pulls and
+the processor time.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ PATIENCE_S = 30.0
 class Way:
     name: str
     period_s: float | None = field(default=None)
-    """The period in which all queues are polled without a hold; None if each pull is held and repeated at once."""
+    """The period in seconds in which all queues are polled without being held; None if pulls are held and repeated at
+    once."""
     options: tuple[str, ...] = field(default=())
     settings: str = field(default="")
 
@@ -74,9 +76,9 @@ class Result(msgspec.Struct):
     latency_ms_p99: float
     latency_ms_max: float
     pulls_per_s: float
-    """Pulls per second while messages came."""
+    """Pulls per second while messages were being sent."""
     cpu_percent: float
-    """The broker's share of one core while messages came, in percent."""
+    """The broker's share of one core while messages were being sent, in percent."""
     idle_pulls_per_s: float
     idle_cpu_percent: float
     latencies_ms: list[float]
@@ -208,7 +210,7 @@ def measure(way: Way, message_count: int, idle_s: float, seed: int) -> Result:
 
 
 def _spent(consumer: Consumer, process_id: int, act: Callable[[], object]) -> tuple[float, float]:
-    """Pulls per second and percent of a core of the broker, during an action."""
+    """Return the consumer's pulls per second and the broker's percentage of a core during an action."""
     began_ns, began_cpu_s, began_count = perf_counter_ns(), processor_s(process_id), consumer.pull_count
     act()
     seconds = (perf_counter_ns() - began_ns) / 1e9

@@ -1,6 +1,6 @@
-"""Shared by the benches: starting and ending our processes, their kernel statistics, options.
+"""Starts and ends the processes that the benches measure, reads their kernel statistics, and parses common options.
 
-The ready line of `longpoll serve --json` names the broker's and the name server's addresses.
+The ready line of `longpoll serve --json` contains the addresses of the broker and the name server.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def family(pid: int) -> set[int]:
         try:
             parents[int(place.name)] = int((place / "stat").read_text("ascii").rpartition(")")[2].split()[1])
         except OSError:
-            continue  # The process has ended meanwhile.
+            continue  # The process ended while its status was read.
     found = {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
@@ -53,7 +53,7 @@ def family(pid: int) -> set[int]:
 
 
 def status_kib(pid: int, name: str) -> int:
-    """A line of a process's status, such as VmHWM or RssAnon, KiB."""
+    """Return one value of `/proc/PID/status`, such as VmHWM or RssAnon, in KiB."""
     found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text("utf-8"), re.MULTILINE)
     assert found is not None
     return int(found[1])

@@ -1,9 +1,9 @@
-"""Measures real servers: lost and late wakes, late deadlines, a herd, and polls at a close, restart and deletion.
+"""Measures real servers: lost and late wakes, late deadlines, a thundering herd, and polls at close, restart, deletion.
 
     python -m model_tests.bench.services_bench [--seconds 20] [--only redis] [--json]
 
-Prints the table of docs/services.md, measured through the subjects of `longpoll kit`, and draws docs/services.svg. A
-server that is not on this machine is left out, with how to get it. Exits with 1 if a wake was lost.
+Prints the table of docs/services.md, measured through the subjects of `longpoll kit`, and draws docs/services.svg. For
+a server that is not installed on this machine, it prints how to install the server. Exits with 1 if a wake was lost.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def spread(figures_ms: list[float]) -> str:
 
 
 def race(reader: Reader, pool: ThreadPoolExecutor, until_ns: int) -> Iterator[float]:
-    """Milliseconds from the time when both poll and message exist to the answer; infinite if the wake was lost."""
+    """Yield the ms from when both poll and message exist until the answer; infinity if the wake was lost."""
     choose, number = random.Random(14), 0
     while time.monotonic_ns() < until_ns:
         poll = pool.submit(reader.poll, WAIT_MS)
@@ -111,7 +111,7 @@ def race(reader: Reader, pool: ThreadPoolExecutor, until_ns: int) -> Iterator[fl
 
 
 def deadlines(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str, until_ns: int) -> list[float]:
-    """How late empty answers are, in ms after the deadline."""
+    """Return the lateness of empty answers, in ms after their deadlines."""
     found: list[float] = []
     wait_ms = wait_of(subject, SHORT_MS)
     while time.monotonic_ns() < until_ns or not found:
@@ -123,7 +123,7 @@ def deadlines(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str, unt
 
 
 def herd(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> float:
-    """Milliseconds from the first publish to the last of many answers, with one message for all polls or for each."""
+    """Return the ms from the first publish to the last of many answers, with one message or one per poll."""
     readers = [Reader(subject, name) for _ in range(HERD)]
     polls = [pool.submit(reader.poll, 2 * WAIT_MS) for reader in readers]
     while not all(reader.sent_ns for reader in readers):

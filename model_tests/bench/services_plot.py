@@ -1,8 +1,8 @@
-"""Draws the table of docs/services.md: how late wakes and deadlines are, for each server, as docs/services.svg.
+"""Draws docs/services.svg from the table of docs/services.md: how late each server's wakes and deadlines are.
 
     python -m model_tests.bench.services_plot
 
-`services_bench` calls it with new figures; a test compares the picture with the page.
+`services_bench` calls this module with new figures. A test compares the picture with the page.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FIGURES: Final = re.compile(r"^\| ([^|]+) \|(?:[^|]+\|){4} ([\d., ]+) \| ([\d., 
 
 @frozen
 class Line:
-    """One server: p50, p99 and the maximum of wakes, and of deadlines, ms."""
+    """The p50, p99 and maximum of one server's wakes, and of its deadlines, in ms."""
 
     server: str
     spreads: tuple[list[float], list[float]]

@@ -1,4 +1,4 @@
-"""Brokers with one fault each, made by a relay in front of a good one, and the clauses that detect it.
+"""Faulty brokers, made by a relay that injects one fault in front of a correct broker, and the clauses that find it.
 
 `python -m model_tests.conform.faulty_brokers FAULT HOST:PORT` relays to a broker until its standard input ends.
 """
@@ -50,7 +50,7 @@ def every(number: int, fault: Fault) -> Fault:
 
 
 def asking(change: Callable[[dict[str, str]], Mapping[str, str] | None], code: int = PULL, every: int = 1) -> Spoil:
-    """Change fields of requests to the broker, of every request or of one in `every`."""
+    """Change fields of requests to the broker, in each request or in one of `every` requests."""
     count = itertools.count(1)
 
     def spoil(command: dict[str, Any]) -> bytes | None:
@@ -197,7 +197,7 @@ class Faulty:
 
 
 def faults(rare: int = RARE) -> Mapping[str, Faulty]:
-    """Each call makes new fault functions, because some of them count answers."""
+    """Return every fault with its clauses. Each call makes new fault functions, because some of them count answers."""
     lost, kept = early_acks(None, 100), early_acks(0.5, 1)
     return {
         # hold times

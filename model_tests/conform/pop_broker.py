@@ -39,17 +39,17 @@ HEAD: Final = struct.Struct(">iIiiiqqiqIiqIiiqi")
 class Flaw:
     codes: frozenset[int] = frozenset({POP, NOTIFICATION})
     hold: Callable[[float], float] = lambda hold_s: hold_s
-    """Requested hold in seconds -> the hold of the request, in seconds."""
+    """Requested hold in seconds -> the time in seconds that the broker holds the request."""
     loses: Callable[[int, int], bool] = lambda _number, _queue: False
-    """(Number of a request, its queue) -> whether the wake of the request is lost."""
+    """(Number of a held request, its queue) -> whether the broker loses the wake of this request."""
     wake_late_s: float = 0.0
     hidden: Callable[[float], float] = lambda hidden_s: hidden_s
-    """Requested invisible time in seconds -> the invisible time of the message, in seconds."""
+    """Requested invisible time in seconds -> the time in seconds that the broker keeps the message invisible."""
     changed: Callable[[float], float | None] = lambda hidden_s: hidden_s
     """Requested new invisible time in seconds -> the new invisible time; None ignores the change."""
     acknowledges: bool = True
     no_room: int | None = FULL
-    """The code of the answer to a pop without room; None for no answer."""
+    """The response code to a pop when the broker holds as many pops as it may; None sends no response."""
     ack_code: int = 0
 
 
@@ -243,4 +243,4 @@ FLAWS: Final[Mapping[str, tuple[str, Flaw]]] = {
     "never answers a pop without room": ("POP-9", Flaw(no_room=None)),
     "answers a pop without room with an error": ("POP-9", Flaw(no_room=1)),
 }
-"""Name of a fault -> the clause that detects it, and the fault."""
+"""Name of a fault -> (the clause that detects the fault, the fault)."""

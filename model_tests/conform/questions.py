@@ -1,8 +1,8 @@
-"""Questions, from number 500 on, whose answers are recorded from brokers; `python -m model_tests.conform.questions`.
+"""Requests to a broker, called questions, whose answers are recorded: `python -m model_tests.conform.questions`.
 
-A question is a vector without answers. The package's recordings have the answers of Apache RocketMQ 4.9.7 and 5.5.0,
-written by `longpoll conform --vectors FILE --record FILE`; a test compares them. Older questions are only in the
-recordings.
+A question is a vector without answers. `longpoll conform --vectors FILE --record FILE` recorded the answers of Apache
+RocketMQ 4.9.7 and 5.5.0, which the package contains; a test compares the questions with the recordings. The questions
+here have numbers from 500 on. Questions below number 500 exist only in the recordings.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def pull(topic: str, group: str, **fields: str) -> Step:
 
 
 def _versions(questions: _Questions) -> Iterator[Question]:
-    """Pulls whose subscription has another version than the broker's."""
+    """Pulls whose subscription version differs from the version that the broker knows."""
     two = ({"idx": "0"}, {"idx": "1"})
 
     def tags(beats: Sequence[int], asked: int, **fields: str) -> Any:
@@ -282,7 +282,7 @@ def _sends(questions: _Questions) -> Iterator[Question]:
 
 
 def questions() -> list[Question]:
-    """All questions in their order."""
+    """Return all questions in the order of their numbers."""
     numbered = _Questions()
     return [*_versions(numbered), *_expressions(numbered), *_tags(numbered), *_sends(numbered)]
 

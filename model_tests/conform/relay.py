@@ -1,7 +1,7 @@
-"""A relay in front of a good broker that changes its answers: injected wire faults.
+"""A relay in front of a correct broker that changes the broker's answers, to inject wire faults.
 
-It parses frames with `longpoll_conform.wire` and knows nothing else of the broker. It has one fault at a time and
-passes all other bytes unchanged.
+The relay parses frames with `longpoll_conform.wire` and knows nothing else of the broker. It injects one fault at a
+time and passes all other bytes unchanged.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.policy import Policy
 
 Told = Sequence[tuple[float, bytes]]
-"""Delays in seconds with the bytes for the client; b"" closes the connection. Other frames overtake delayed frames."""
+"""Pairs of a delay in seconds and the bytes that the client gets after it; b"" closes the connection.
+
+Other frames may overtake delayed frames."""
 Fault = Callable[["Asked", dict[str, Any], bytes], Told | None]
-"""A function of a request, and of an answer or a push, that returns what the client gets instead; None for no change.
-"""
+"""A function of a request and of the frame that answers it (or of a push), which returns what the client gets instead.
+
+None leaves the frame unchanged."""
 SIZE: Final = 1 << 16
 
 
@@ -46,7 +49,7 @@ class Asked:
 
 @define
 class Early:
-    """An answer before the broker gets the request, which follows after some seconds (None for never)."""
+    """An answer that the relay sends before it passes the request on, after some seconds (None for never)."""
 
     answer: bytes
     after_s: float | None
@@ -70,9 +73,9 @@ class Relay(Closeable):
     broker: Address
     fault: Fault
     spoil_request: Callable[[dict[str, Any]], bytes | Early | None] = lambda _command: None
-    """A function of a request that returns the bytes for the broker; None passes the request unchanged."""
+    """A function of a request that returns the bytes to send to the broker; None passes the request unchanged."""
     delay_s: float = 0.0
-    """The delay of every frame in the two directions, in seconds."""
+    """The delay of every frame in either direction, in seconds."""
     idle_s: float | None = None
     """A connection is closed after this time without a frame, in seconds."""
     kept: dict[str, Any] = field(factory=dict)
@@ -213,7 +216,7 @@ def _until_closed(other: socket.socket) -> Iterator[None]:
 
 
 def _frames(source: _Side, sink: _Side) -> Iterator[bytes]:
-    """The whole frames in these bytes. Bytes that form no frame are passed unchanged, with all bytes after them."""
+    """Yield the complete frames in the bytes. Bytes that form no frame are passed on with all bytes after them."""
     waiting = b""
     while True:
         part = source.end.recv(SIZE)
@@ -254,7 +257,7 @@ def again(command: Mapping[str, Any], **changed: Any) -> bytes:
 
 
 def answers(code: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Fault:
-    """Change the answers to a request; if `change` returns None, the answer stays."""
+    """A fault that changes the answers to requests with this code; if `change` returns None, the answer stays."""
 
     def fault(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
         if asked.command.get("code") != code or not command["flag"] & 1:
@@ -266,7 +269,7 @@ def answers(code: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def field_of(code: int, name: str, change: Callable[[str], str | None]) -> Fault:
-    """Change one extension field of the answers to a request; None removes it."""
+    """A fault that changes one extension field of the answers to requests with this code; None removes the field."""
 
     def changed(command: dict[str, Any]) -> dict[str, Any] | None:
         fields = dict(command["extFields"] or {})
@@ -304,7 +307,7 @@ def at(place: int, number: int, size: int = 1) -> Callable[[bytearray], bytearra
 
 
 def whole(code: int, tell: Callable[[bytes], Told], *, when: int | None = None) -> Fault:
-    """Replace the whole frame of the answers to a request, for one response code or for any code."""
+    """A fault that replaces the whole answer to requests with this code, for the response code `when` or for any."""
 
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fits = asked.command.get("code") == code and command["flag"] & 1 and when in {None, command["code"]}

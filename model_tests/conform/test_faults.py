@@ -1,4 +1,4 @@
-"""A relay injects wire faults into a correct broker's answers; each fault fails its clause, with the bytes."""
+"""A relay injects wire faults into a correct broker's answers. Each fault fails its clause, and the bytes are shown."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def suite_of(
 
 
 def asked(rocketmq: Broker, planted: Planted, run_name: str) -> tuple[dict[str, Result], int]:
-    """The results of a fault's vectors and of unaffected ones, and the number of changed frames."""
+    """Return the results of a fault's vectors and of unaffected vectors, and the number of changed frames."""
     wanted = {*planted.names, *CONTROL}
     with Relay(rocketmq.address, planted.fault, planted.request) as relay:
         suite = suite_of(relay.address, rocketmq.name_server_address, run_name)
@@ -293,7 +293,7 @@ def test_there_are_at_least_sixty_faults() -> None:
     assert len({planted.clause for planted in FAULTS.values()}) >= 25
 
 
-def test_a_request_that_silences_the_broker_is_named(rocketmq: Broker) -> None:
+def test_a_request_that_silences_the_broker_is_reported(rocketmq: Broker) -> None:
     """If the broker serves no client after a request, a restart runs the other vectors; otherwise they are untested."""
     with Relay(rocketmq.address, _silenced_by_heartbeat) as silent:
         suite = suite_of(silent.address, rocketmq.name_server_address, "gone")
@@ -324,7 +324,7 @@ def test_a_broker_that_answers_no_send_gets_no_further_vectors(rocketmq: Broker)
 
 
 def test_a_deliberate_difference_of_a_policy_is_checked() -> None:
-    """The strict policy answers 3 where the name server of 4.9.7 does not answer; any other answer fails."""
+    """The strict policy answers with code 3 where the name server of 4.9.7 sends no answer; any other answer fails."""
     vector = next(each for each in recorded("4.9.7") if each.id == "route-384")
     suite = Suite(Place(("127.0.0.1", 1), ("127.0.0.1", 1)), "strict", "p")
     clause = BY_VECTOR[vector.id]

@@ -37,9 +37,9 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 RARE: Final = 60
-"""A rare fault changes one in so many answers here, and one in a thousand answers in a default run."""
+"""A rare fault changes one of 60 answers in these tests, and one of a thousand answers in a default run."""
 SHARP: Final = ("ends holds 300 ms early", "ends holds 300 ms late")
-"""Faults that are shorter than a scan's period, so they are tested without a scan."""
+"""Faults of less than the period in which a broker with a scan checks deadlines, so they are tested without a scan."""
 SMALL: Final = Crowd(rounds=2, wakes=160, deadlines=200)
 FEW: Final = Crowd(rounds=2, wakes=20, deadlines=25)
 DELAY_S: Final = 0.2
@@ -68,14 +68,14 @@ def relayed(name: str, broker: Broker) -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[Mapping[bool, Broker]]:
-    """Whether a scan checks deadlines every five seconds -> the broker that does so or not."""
+    """Maps whether a scan checks deadlines every five seconds to a broker with this behaviour."""
     with running(ROCKETMQ_5) as scanning, running(STRICT) as exact:
         yield {True: scanning, False: exact}
 
 
 @pytest.fixture(scope="module")
 def polls(brokers: Mapping[bool, Broker]) -> Mapping[str, Mapping[str, tuple[Outcome, str]]]:
-    """Fault -> the results of the clauses of long polling. The faults run in parallel, because holds take long."""
+    """Fault -> the results of the clauses about long polling. The faults run in parallel, because holds take long."""
 
     def see(name: str) -> Mapping[str, tuple[Outcome, str]]:
         scans, wanted = (False, POLLS[-1:]) if name in SHARP else (True, POLLS)
@@ -106,7 +106,7 @@ def test_a_fault_of_long_polling_fails_its_clause(
 @pytest.mark.xdist_group("holds")
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_broker_fails_none(name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]) -> None:
-    """A distant broker fails no clause either. A clause that needs a faster machine is reported as untested."""
+    """A distant broker fails no clause. A clause that needs a faster machine is reported as untested."""
     for outcome, why in polls[name].values():
         assert outcome == "PASS" or (outcome == "UNTESTED" and why.startswith(TOO_SLOW)), why
 
@@ -198,7 +198,7 @@ def test_an_answer_is_late_only_if_others_were_not(
 
 
 def test_the_wait_for_a_missing_answer_ends(brokers: Mapping[bool, Broker]) -> None:
-    """After three vectors without an answer, the others of their group are untested and name the first vector."""
+    """After three vectors without an answer, the group's other vectors are untested and name the first vector."""
     wanted = [vector for vector in recorded("5.5.0") if vector.id.startswith("offset-28") or vector.id == "lock-358"]
     with Relay(brokers[True].address, answers(14, lambda command: {**command, "opaque": -5})) as relay:
         place = Place(relay.address, brokers[True].name_server_address)

@@ -42,7 +42,7 @@ def seen() -> Mapping[str, list[Result]]:
         vectors = BY_ID[clause].vectors if clause else POPS
         wanted = [each for each in vectors if each in QUICK] or vectors
         with PopBroker(flaw, room=40) as broker, closing(Echo(broker.address)) as echo:
-            # The measured latency would extend the limits and hide a fault on a busy machine, so it is set to 0.
+            # A measured latency would extend the limits and hide a fault on a busy machine, so the latency is set to 0.
             latency = Latency(0.0) if clause else echo
             return pops.see(Place(broker.address, broker.address), "x", wanted, latency, times=SHORT, crowd=SMALL)
 

@@ -21,7 +21,7 @@ from longpoll_conform.vectors import Vector, VectorError, read_vectors, recorded
 from longpoll_spec.errors import UserError
 
 LATE_S = 1.5
-"""A delay longer than the window of any prompt answer, in seconds."""
+"""A delay in seconds that is longer than the time window of any prompt answer."""
 SIZE_SMALL = 1 << 18
 """The largest file of recordings in these tests, bytes."""
 pytestmark = pytest.mark.xdist_group("record")  # Recording takes long, so it is done once.
@@ -55,7 +55,7 @@ def test_a_broker_passes_its_own_recording(mine: Path, rocketmq: Broker) -> None
 
 
 def test_a_recording_of_our_broker_equals_one_of_java(mine: Path) -> None:
-    """Questions, masks, windows and patterns equal Java's except for the broker's name."""
+    """Questions, masks, time windows and patterns equal those of Java's recording, except for the broker's name."""
     java = {vector.id: shipped(vector) for vector in recorded("4.9.7")}
     ours = [shipped(vector) for vector in read_vectors(mine)]
 
@@ -85,7 +85,7 @@ def test_a_broker_with_a_fault_records_the_fault(rocketmq: Broker, tmp_path: Pat
 
 
 def test_a_question_with_a_late_answer_is_repeated(rocketmq: Broker, tmp_path: Path) -> None:
-    """If two late answers are caused by the machine, the recording keeps the question's window."""
+    """If the machine causes two late answers, the recording keeps the question's time window."""
     late = iter([LATE_S, LATE_S])
 
     def slow(asked: Asked, _answer: dict[str, Any], content: bytes) -> Told | None:
@@ -106,7 +106,7 @@ def test_a_question_with_a_late_answer_is_repeated(rocketmq: Broker, tmp_path: P
 def test_a_question_without_a_window_is_asked_twice(
     has_name: bool, rocketmq: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A question without a window is asked twice, and its recording gets the window of the answer."""
+    """The recording of such a question gets a time window that the answer's time determines."""
     (question,) = [each for each in recorded("4.9.7") if each.id == "frame-472"]
     assert question.case["timing"] is None
     case = {name: value for name, value in question.case.items() if has_name or name != "timing"}
@@ -118,7 +118,7 @@ def test_a_question_without_a_window_is_asked_twice(
         return play(vector, place)
 
     monkeypatch.setattr("longpoll_conform.record.play", counted)
-    # Any answer is within such a window on any machine.
+    # With a prompt window of a minute, every answer is prompt on any machine.
     monkeypatch.setattr("longpoll_conform.record.PROMPT_MS", 60_000)
     words = f"--vectors={tmp_path / 'questions.jsonl'}", f"--record={tmp_path / 'mine.jsonl'}"
     done = conform(rocketmq.address, rocketmq, *words, only=("frame-472",))

@@ -1,4 +1,4 @@
-"""`longpoll conform` as a command: the version's policy, exit codes, reports, and a gate for changes."""
+"""`longpoll conform` as a command: the policy for a version, exit codes, reports, and a gate for changes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _reports(version: int, table: Mapping[str, str] | bytes, code: int = 0) -> M
 def test_the_version_decides_which_recordings_are_used(
     answer: Mapping[str, Any], policy: str, how: How, why: str, rocketmq: Broker
 ) -> None:
-    """The broker's name or the version in its answer's header chooses the recordings; a default is reported."""
+    """The broker's name, or the version in an answer's header, chooses the recordings. The report names a default."""
     with Relay(rocketmq.address, answers(RUNTIME_INFO, lambda command: {**command, **answer})) as relay:
         found = identify(Place(relay.address, rocketmq.name_server_address))
         done = conform(relay.address, rocketmq.name_server_address, "--only=LOCK-3")
@@ -119,7 +119,7 @@ def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
 
 @pytest.mark.parametrize(("code", "is_created"), [(0, True), (10, True), (12, True), (17, False), (1, False)])
 def test_a_send_that_is_stored_late_creates_its_topic(code: int, is_created: bool, rocketmq: Broker) -> None:
-    """A slow disk or slave is neither a missing feature nor a broker that stopped answering."""
+    """An answer about a slow disk or slave means neither a missing feature nor a broker that stopped answering."""
     with Relay(rocketmq.address, answers(310, lambda command: {**command, "code": code})) as relay:
         place = Place(relay.address, rocketmq.name_server_address)
         found, sent = find(place, f"late{code}", {"long-polling"}), health(place, f"late{code}")[1]
@@ -172,7 +172,7 @@ def spoiled(good: Broker) -> Iterator[Address]:
         yield relay.address
 
 
-def test_a_good_broker_passes_twice(good: Broker) -> None:
+def test_a_correct_broker_passes_twice(good: Broker) -> None:
     """Each run uses new names, and without a failure the exit code is 0."""
     for _ in range(2):
         done = conform(good.address, good.name_server_address, *SOME, "--json")

@@ -55,7 +55,7 @@ PARTS: Final[Mapping[str, str]] = {
     "PULL-READ-7": "moved_is_told",
     "POP-2": "pop_is_kept",
 }
-"""Clause -> the properties of the specification that it checks under another name."""
+"""Clause -> the properties of the specification that the clause checks under another name."""
 INSIDE: Final[Mapping[str, str]] = {
     "only an internal record shows it": "visible_is_monotone follows_the_law round_is_whole",
     "the hold table is not visible from outside": (
@@ -68,7 +68,7 @@ INSIDE: Final[Mapping[str, str]] = {
     "it is about whole groups over time, and a clause tests one thing": "message_is_delivered",
     "it is about the specification itself": "time_can_pass",
 }
-"""Reason -> the properties of specification and judge that have no clause for this reason."""
+"""Reason -> the properties of the specification and the judge that have no clause for this reason."""
 NAMED: Final = [name for table in (PARTS, INSIDE) for names in table.values() for name in names.split()]
 
 
@@ -134,7 +134,7 @@ def test_names_differ_between_runs() -> None:
 
 @pytest.mark.parametrize("run", quick_if(["one", "f00d", "1a2b3c4d"], lambda run: run == "one"))
 def test_names_of_two_parts_of_a_run_never_collide(run: str) -> None:
-    """Names drawn at random from 1.7 million would collide in one run of four."""
+    """If names were drawn at random from 1.7 million, two of them would collide in one run of four."""
     named = (each for each in VECTORS if "topic" in (each.case["request"].get("extFields") or {}))
     vector = min(named, key=lambda each: len(json.dumps(each.case)))
     topics = {vector.named_for(run, life).case["request"]["extFields"]["topic"] for life in range(3_000)}
@@ -177,7 +177,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     st.booleans(),
 )
 def test_both_codecs_agree(code: int, opaque: int, fields: dict[str, str], body: bytes, is_json: bool) -> None:
-    """A frame that one codec writes is read by the other, and the two share no code."""
+    """Each of two codecs, which share no code, reads the frames that the other codec writes."""
     kind = Serialisation.JSON if is_json else Serialisation.ROCKETMQ
     ours = b"".join(map(bytes, encode(Command(code, opaque, ext_fields=fields, body=body, serialisation=kind))))
     read = decode_command(ours[4:])
@@ -309,7 +309,7 @@ def strings_in(value: Any) -> Iterator[str]:
 
 
 def content(piece: dict[str, Any]) -> bytes:
-    """A part's bytes with a run's names; header numbers become texts, as our reader requires."""
+    """Return the bytes of a part of a vector, with a run's names and with header numbers as text."""
     named = str(piece.get("text", "")).replace(RUN, "abcdef")
     named = re.sub(
         r'(?<="extFields": \{).*?\}', lambda found: re.sub(r": (\d+|true|false)(?=[,}])", r': "\1"', found[0]), named
@@ -342,7 +342,7 @@ def test_every_vector_is_shipped(version: str) -> None:
 
 
 def test_a_step_has_one_verb_and_each_request_has_an_answer() -> None:
-    """A step has one verb; each answer is awaited once, after its request, and the main request always has one."""
+    """Each step has one verb. Each answer is awaited once, after its request; the main request has an answer."""
     for vector in VECTORS:
         asked: list[str] = []
         answered: list[str] = []
@@ -417,7 +417,7 @@ def test_a_length_counts_the_names_of_a_run() -> None:
 
 
 def test_places_are_equivalent_to_the_pattern() -> None:
-    """Paths have counts for closed lists, sorted items for unordered lists, unchanged texts, and JSON otherwise."""
+    """The paths of an answer have counts for closed lists, sorted items for unordered lists, and unchanged texts."""
     pattern = {
         SOME: {"code": 0, "extFields": {"a": "1"}, "body": {"json": {"all": {SET: [{"b": 2}, {"b": 1}]}, "is": True}}}
     }
@@ -432,7 +432,7 @@ def test_places_are_equivalent_to_the_pattern() -> None:
 
 
 def test_lists_of_json_can_be_sorted_before_names_are_known() -> None:
-    """An item with a variable is alone in its list or follows a distinguishing field, so lists can be sorted."""
+    """A list can be sorted if an item with a variable is alone in it or is preceded by a distinguishing field."""
     for vector in VECTORS:
         for step in steps(vector, "expect"):
             lists = [

@@ -24,7 +24,7 @@ VERSIONS: Final = ("4.9.7", "5.5.0")
 RESOLVE_S: Final = 300.0
 END_S: Final = 240.0
 PORT_FIRST: Final = 12_000
-"""The default ports of brokers and name servers are below this."""
+"""The lowest port to use; the default ports of brokers and name servers are below it."""
 PORT_END: Final = 60_000
 NEVER_BUSY: Final = "brokerFastFailureEnable=false\nosPageCacheBusyTimeOutMills=600000\n"
 """Settings that disable "busy" refusals, which a shared machine could cause at any time."""
@@ -91,14 +91,14 @@ def _resolve(directory: Path, artifacts: Sequence[str]) -> str:
     return found.read_text().strip()
 
 
-# A pytest worker that is killed has no time to end its brokers.
+# A killed pytest worker cannot end its brokers, so the kernel kills them when their parent dies.
 ENDS_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
 def configure(home: Path, broker: int, name_server: int, settings: str = "") -> None:
     """Write the settings of a name server and a broker on these ports.
 
-    `settings` has more lines, which override the others.
+    `settings` has more lines for `broker.conf`, which override the default lines.
     """
     (home / "conf").mkdir(parents=True, exist_ok=True)
     for part in ("broker", "namesrv", "tools"):
@@ -117,10 +117,10 @@ def configure(home: Path, broker: int, name_server: int, settings: str = "") -> 
 def running(
     class_path: str, home: Path, *, heap: str = "512m", settings: str = "", before: JavaBroker | None = None
 ) -> Iterator[JavaBroker]:
-    """Runs name server and broker in `home` during the block; `heap` is the `-Xmx` of each of the two.
+    """Runs name server and broker in `home` during the block; `heap` is the `-Xmx` of each of these two processes.
 
-    An existing store in `home` is opened. `settings` has more lines of `broker.conf`, which override the others. The
-    broker `before`, which ran earlier, determines the ports.
+    An existing store in `home` is opened. `settings` has more lines for `broker.conf`, which override the default
+    lines. If `before` is given, the new broker uses the ports of that earlier broker.
     """
     if before is None:
         name_server, broker = free_port(()), free_port((-2, 1))
@@ -196,10 +196,10 @@ atexit.register(_HELD.close)
 
 
 def free_port(beside: tuple[int, ...]) -> int:
-    """A port that is free together with the ports at these distances, because a broker listens on three ports.
+    """Return a port that is free and whose neighbours at the distances in `beside` are free.
 
-    The port stays reserved for this process. It is below the system's range for outgoing connections, because such a
-    connection could take the port before Java binds it.
+    A broker listens on three ports. The port stays reserved for this process. It is below the system's range for
+    outgoing connections, because such a connection could take the port before Java binds it.
     """
     range_first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     ports = range(PORT_FIRST, range_first - 1) or range(PORT_FIRST, PORT_END)
@@ -210,7 +210,7 @@ def free_port(beside: tuple[int, ...]) -> int:
                 for distance in (0, *beside):
                     bound = held.enter_context(socket.socket())
                     bound.bind(("127.0.0.1", port + distance))
-                    # The option is set after the bind, so that no second call gets the port but a server may listen on
+                    # The option is set after the bind, so that a server may listen on the port but no second call gets
                     # it.
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             except OSError:

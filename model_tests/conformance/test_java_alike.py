@@ -1,4 +1,4 @@
-"""Java and our broker give the same answers: to requests, SQL92 expressions and heartbeats."""
+"""Java's broker and ours give the same answers to requests, SQL92 expressions and heartbeats."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def differing(java: RawClient, ours: RawClient, count: int) -> list[str]:
 
 
 def wait_until_visible(client: RawClient, topic: str, queue_id: str, end: int) -> None:
-    """Wait until the dispatcher has reached a queue's end, because it shows a batch message by message."""
+    """Wait until the dispatcher has reached a queue's end, because it makes a batch visible message by message."""
 
     def is_visible() -> bool:
         asked = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": queue_id})
@@ -249,7 +249,7 @@ def ask_java(class_path: str, cases: list[Case]) -> list[str]:
 def differing_cases(
     class_path: str, cases: list[Case], *, with_parts: bool
 ) -> tuple[list[tuple[str, ...]], Counter[str]]:
-    """The cases whose result differs from Java's, with Java's result, and the number of each result."""
+    """Return the cases whose result differs from Java's, each with Java's result, and the count of each result."""
     said = ask_java(class_path, cases)
     pairs = zip(cases, said, strict=True)
     found = [(*map(str, case), java) for case, java in pairs if outcome(*case, with_parts=with_parts) != java]
@@ -258,7 +258,7 @@ def differing_cases(
 
 @pytest.mark.parametrize("with_parts", [False, True], ids=["both", "5.x"])
 def test_no_case_differs_from_java(class_path: str, version: str, *, with_parts: bool) -> None:
-    """Each run draws new cases, also of 5.x's syntax, which 4.9 refuses; all five results occur often."""
+    """Each run draws new cases, including syntax of 5.x that 4.9 refuses. Each possible result occurs often."""
     seed = random.SystemRandom().randrange(1 << 32)
     source = Cases(seed, with_parts=with_parts)
     cases = [source.next() for _ in range(CASE_COUNT)]

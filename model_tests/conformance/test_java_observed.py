@@ -1,4 +1,4 @@
-"""Java's brokers, tested with the judge, our model, their clauses and their policies."""
+"""Java's brokers, tested with the judge, our model, the conformance clauses and the policies of their versions."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
 pytestmark = [pytest.mark.peers]
 
 WAKE_MS = 500.0
-"""The dispatch thread creates the files of new queues one after the other, which takes up to 150 ms here."""
+"""The limit for a wake in ms, because the dispatch thread creates the files of new queues, which takes up to 150 ms."""
 STALLED = "answers were late at this instant"
-"""The judge reports no fault of the broker for answers that are late together."""
+"""The judge reports no fault of the broker if several answers are late at the same time."""
 QUEUES = 4
 LOSSES_WANTED = 3
 RACE_S, RACES_MAX = 10.0, 9
 READY_S = 30.0
 OWN = dict(zip(VERSIONS, (ROCKETMQ_4_9, ROCKETMQ_5), strict=True))
-"""Version -> its policy."""
+"""Version of Java's broker -> the policy that describes this version."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -96,7 +96,7 @@ def test_java_misses_its_deadlines_and_nothing_else_is_wrong(java: JavaBroker, t
 
 
 def late_in(history: Path) -> Counter[tuple[int, int]]:
-    """The queue and offset of each pull whose answer left the broker more than `WAKE_MS` after pull and message."""
+    """Count, by queue and offset, the pulls that were answered over `WAKE_MS` after pull and message existed."""
     events, found = events_of(history), Counter[tuple[int, int]]()
     pulls = {event.request: event for event in events if event.event == "request_received"}
     stored_ns = {
@@ -120,14 +120,14 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
         (door,) = proxy.doors.values()
         for number in range(RACES_MAX):
             make_topic(door, topic := f"race-{uuid.uuid4().hex}")
-            # The delay exceeds the judge's limit by more than the proxy's interval, so race and judge count the same
-            # pulls.
+            # This limit exceeds the judge's by more than the width of the proxy's intervals, so race and judge count
+            # the same pulls.
             plan = RacePlan(topic, RACE_S, QUEUES, late_ms=WAKE_MS + 200, seed=number)
             reports.append(race(door, plan, process_id=java.process_id))
             if sum(len(report.unexplained) for report in reports) >= LOSSES_WANTED:
                 break
     assert [report.trouble for report in reports if report.trouble is not None] == []
-    # If the host paused, the judge knows better than the race which side was late.
+    # If the host paused, the judge knows better than the race whether broker or client was late.
     late = [delivery for report in reports for delivery in report.unexplained]
     delivered = sum(report.delivered_count for report in reports)
     print(f"{len(late)} of {delivered} deliveries came late: {1e6 * len(late) / delivered:.0f} per million")  # noqa: T201
@@ -141,7 +141,7 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
         for event in finding.evidence
         if event["event"] == "request_received"
     )
-    # An answer may also be late on its way through the proxy and the client, where the judge sees no fault of Java.
+    # An answer may be late only between broker and client, and then the judge reports no fault of Java.
     shown = Counter((delivery.queue, delivery.offset) for delivery in late) & late_in(tmp_path / "history")
     assert shown - found == Counter()
     assert shown, f"none of {delivered} deliveries came late: the race was not provoked on this machine"
@@ -149,7 +149,7 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
 
 
 def test_java_keeps_the_promises_of_its_policy(java: JavaBroker, request: pytest.FixtureRequest) -> None:
-    """`longpoll verify` counts the lost wakeups that the scan repairs, and no row fails."""
+    """`longpoll verify` counts the lost wakeups that Java's scan repairs, and no row of the report fails."""
     runtime, topic = RealRuntime(), f"races-{uuid.uuid4().hex}"
     policy = OWN[request.node.callspec.params["java"]]
     row = races.races(
@@ -205,7 +205,7 @@ def busy_machine() -> Iterator[None]:
 
 
 def verified(broker: JavaBroker, policy: str, directory: Path) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code and the rows of one run."""
+    """Return the exit code and the rows of the report of one `longpoll verify` run."""
     places = [f"--broker={broker.address[0]}:{broker.address[1]}", "--name-server={}:{}".format(*broker.name_server)]
     done = subprocess.run(
         [sys.executable, "-m", "longpoll", "verify", "--json", *places, f"--policy={policy}", f"--report={directory}"],
@@ -237,7 +237,7 @@ def test_stock_brokers_violate_strict(fresh_broker: tuple[str, JavaBroker], tmp_
     assert {row["part"] for row in rows if row["outcome"] == "violated"} <= {"history", "clauses", "races"}
     (judged,) = (row for row in rows if row["part"] == "history")
     assert judged["outcome"] == "violated"
-    # Other behaviour that strict does not promise depends on the run, and comes before or after this row.
+    # Other rows about behaviour that strict does not promise depend on the run and may come before or after this row.
     assert "answered_by_deadline" in judged["detail"], judged
 
 
@@ -257,7 +257,7 @@ def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", [*VERSIONS, ALSO])
 def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The broker passes its own clauses, some of them again on the same store, and fails those of the other version."""
+    """The broker passes its version's clauses, some again on the same store, and fails the other version's."""
     with java_broker_of(tmp_path_factory.mktemp("java"), version) as broker:
         for words, least in (((), 100), *([(AGAIN, 20)] if version == VERSIONS[0] else [])):
             code, told = conform(broker, "--policy", POLICY_OF[version], *words)
@@ -279,9 +279,9 @@ END_S: Final = 20.0
 MESSAGES: Final = 3_000
 LAST: Final = MESSAGES // QUEUES
 TAKES: Final = 4
-"""The largest number of recordings; a recording is repeated if a busy machine made the capture's clock unknown."""
+"""The maximum number of recordings. A recording is repeated if the capture's clock is unknown because of other load."""
 LATE_MS: Final = 1_000.0
-"""Larger than the uncertainty of the two observers, and far below the 5 s by which Java is late."""
+"""A limit in ms that exceeds the uncertainty of proxy and capture, and is far below the 5 s by which Java is late."""
 
 
 @pytest.fixture(scope="module")
@@ -343,7 +343,7 @@ def answered(told: Counter[tuple[object, ...]]) -> Counter[tuple[object, ...]]:
 
 
 def found(result: Result) -> Counter[tuple[object, ...]]:
-    """The violations, by property, queue and offset."""
+    """Count the violations by property, queue and offset."""
     return Counter(
         (finding.property, finding.topic, finding.queue, finding.offsets.get("offset"))
         for finding in result.findings

@@ -1,7 +1,7 @@
 """The real Java broker 4.9.7 and ours open one store in turns, and ours reads and verifies the store of 5.5.0.
 
-Each broker must serve every message of the other in every byte, find it by its key, and continue after the other's stop
-or kill.
+Each broker must serve every byte of every message that the other broker stored, find the message by its key, and
+continue after the other broker was stopped or killed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def class_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @define
 class Sent:
-    """All records sent to a store, by queue, with their bytes at the first pull."""
+    """The records sent to a store, by queue; the bytes of a record are those of its first pull."""
 
     records: dict[tuple[str, int], list[bytes]] = field(
         factory=lambda: {(topic, queue_id): [] for topic in TOPICS for queue_id in range(QUEUES)}
@@ -105,7 +105,7 @@ def send_some(client: RawClient, sent: Sent, count: int) -> None:
 
 
 def pull_all(client: RawClient, topic: str, queue_id: int, count: int, tag: str = "*") -> list[bytes]:
-    """Every record of a queue, or every record with a tag, as a consumer gets it that follows the next offsets."""
+    """Pull every record of a queue, or every record with a tag, following the next offsets as a consumer does."""
     deadline_s = time.monotonic() + READY_S
     records: list[bytes] = []
     offset = 0
@@ -184,7 +184,7 @@ def change_tables(client: RawClient, turn: int) -> None:
 
 
 def leave_backups_only(store: Path) -> None:
-    """Damage the tables, so that the next broker must use their `.bak` files."""
+    """Damage the JSON tables of the store, so that the next broker must use their `.bak` files."""
     for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
         path = store / "config" / name
         path.replace(path.with_name(f"{path.name}.bak"))
@@ -219,7 +219,7 @@ def go_round(home: Path, sent: Sent, opened: Opened, count: int, turn: int = 0) 
 
 
 def sound(home: Path) -> None:
-    """Assert that the directory has no damage; a killed store may have a tail."""
+    """Assert that the directory has no damage; an incomplete last record is allowed, because a kill may leave one."""
     problems = verify(RealFiles(), str(home / "store")).problems
     assert [problem for problem in problems if problem.kind != "tail"] == []
     if not (home / "store" / "abort").exists():
@@ -348,7 +348,7 @@ def ends_of(address: tuple[str, int], sent: Sent) -> list[int]:
 def test_both_brokers_survive_a_zeroed_tail_and_only_ours_a_truncated_file(
     class_paths: dict[str, str], tmp_path: Path
 ) -> None:
-    """After zeros each broker keeps the records before them. With a truncated file, 4.9.7 does not start."""
+    """Each broker keeps the records before zeros at the end. With a truncated file, 4.9.7 does not start."""
     sent = Sent()
     go_round(tmp_path / "0", sent, ours, 40)
     (tmp_path / "0" / "store" / "abort").touch()
@@ -383,7 +383,7 @@ def test_a_flipped_bit_ends_the_log_and_only_ours_saves_the_removed_bytes(
 ) -> None:
     """With a flipped bit in an acknowledged record of a killed store, 4.9.7 loses all later messages.
 
-    4.9.7 logs a failed CRC. Our broker saves the removed bytes.
+    4.9.7 logs the failed CRC. Our broker saves the bytes that it removes.
     """
     sent = Sent()
     go_round(tmp_path / "ours", sent, ours, 40)
@@ -421,7 +421,7 @@ def test_a_flipped_bit_ends_the_log_and_only_ours_saves_the_removed_bytes(
 def test_both_brokers_list_a_batch_by_the_same_of_two_tags(
     class_paths: dict[str, str], tmp_path: Path, version: str, policy: Policy
 ) -> None:
-    """4.9.7 appends the request's properties to each message's, so the last tag counts; 5.5.0 does not append them."""
+    """4.9.7 appends the request's properties to each message's properties, so the last tag counts; 5.5.0 does not."""
     tags = ("TAGS\x01own\x02", "TAGS\x01request\x02"), ("TAGS\x01own\x02", "TAGS\x01\x02"), ("", "TAGS\x01request\x02")
 
     def found(address: tuple[str, int]) -> list[tuple[int, ...]]:

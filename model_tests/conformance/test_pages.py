@@ -35,12 +35,12 @@ POLICIES: Final[Mapping[str, str]] = {
 """Page -> the policy of the command that printed the page."""
 ROW: Final = re.compile(r"^│ ([A-Z]+(?:-[A-Z]+)?-\d+) +│ ([A-Z-]+) +│", re.MULTILINE)
 UNTESTED: Final = re.compile(r"^│ ((?:[A-Z]+(?:-[A-Z]+)?-\d+ )+) *│", re.MULTILINE)
-"""A row of the last table, which has untested clauses by reason."""
+"""Matches a row of a page's last table, which lists untested clauses by reason."""
 COUNTS: Final = re.compile(
     r"^(\d+) clauses tested: (.*); (\d+) more (?:is|are) UNTESTED and not counted$", re.MULTILINE
 )
 BY_CHANCE: Final = {"RUN-1", "RUN-2", "RUN-6", "RUN-11"}
-"""Races that policies other than strict permit, so a run may show them or not."""
+"""Clauses about races that policies other than strict permit, so a run may or may not show the race."""
 
 TOO_BUSY: Final = "the host was too slow to measure promptness"
 
@@ -55,7 +55,7 @@ def outcomes_of(name: str) -> Mapping[str, str]:
 
 
 def told(address: Address, name_server: Address, policy: str) -> Mapping[str, str]:
-    """The command's result for every clause, except those that a slow host leaves untested."""
+    """Return the outcome of every clause that the command tests, except clauses that a slow host leaves untested."""
     places = [f"--broker={address[0]}:{address[1]}", f"--name-server={name_server[0]}:{name_server[1]}"]
     done = CliRunner().invoke(main, ["conform", *places, f"--policy={policy}", "--json"])
     assert done.stdout, done.output
@@ -119,9 +119,9 @@ def test_the_java_broker_matches_its_page(name: str, tmp_path: Path) -> None:
 
 RUNS: Final = 5
 RUST_BY_CHANCE: Final = frozenset({"load-no-lost-wakeup"})
-"""The load reports this failure only in some runs.
+"""A clause whose failure the load reports only in some runs.
 
-Its cause is that of `load-answer-is-right`, so the page omits it."""
+The failure has the same cause as that of `load-answer-is-right`, so the page omits it."""
 PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance" / f"rocketmq-rust-{VERSION}.txt"
 
 

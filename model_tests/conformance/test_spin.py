@@ -41,7 +41,7 @@ def _run(text: str, directory: Path) -> SpinRun:
 
 
 def _facts(run: SpinRun | Entry) -> dict[str, object]:
-    """The facts that the run of SPIN and the manifest share."""
+    """Return the facts that a run of SPIN and an entry of the manifest share."""
     return {
         "distinct_states": run.distinct_states,
         "transitions": as_told(run.transitions) if isinstance(run, Entry) else run.transitions,

@@ -70,7 +70,7 @@ def test_tlc_finds_our_counts(policy: str, requests: int, queues: int, tmp_path:
     [pytest.param(name, marks=() if name in {"strict", "rocketmq-4.9"} else pytest.mark.long) for name in PRESETS],
 )
 def test_tlc_finds_our_verdicts(policy: str, tmp_path: Path) -> None:
-    """TLC reports a violation of each property that our engine violates, at the same length, and of no other."""
+    """TLC reports violations of exactly the properties that our engine finds violated, with runs of the same length."""
     entry = pinned_entry(policy, "tiny")
     model = _model(policy)
     lines = tla_configuration_of(model).splitlines()
@@ -83,7 +83,7 @@ def test_tlc_finds_our_verdicts(policy: str, tmp_path: Path) -> None:
         found = _check(model, [checked[name]], tmp_path)
         assert isinstance(found, TlcViolation), name
         item = next(each for each in properties_of(model) if each.name == name)
-        # TLC stops at a state from which a step violates the invariant, and our run ends with this step.
+        # TLC's run ends in the state before the violating step, and our run ends with this step.
         ends_before = checked[name].startswith("INVARIANT") and item.here is TRUE and bool(item.closing)
         assert (found.invariant, found.length + ends_before) == (name, length)
 

@@ -1,8 +1,8 @@
 """Our broker's answers compared with those recorded from Apache RocketMQ 4.9.7 and 5.5.0, in each profile.
 
-The recordings are the vectors of `longpoll_conform`, which plays them. Deliberate differences of strict are listed with
-reasons in `longpoll_conform.capabilities` and `docs/conformance.md`. A listed vector that passes is also a
-failure.
+The recordings are the vectors that `longpoll_conform` plays. The deliberate differences of strict are listed with
+reasons in `longpoll_conform.capabilities` and `docs/conformance.md`. The test also fails if a vector that is listed as
+different passes.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ PROFILES: Final = {
 RECORDED_AT_MS: Final = 1_795_247_471_836
 """The store time of the last recorded message."""
 QUICK_MS: Final = 1500
-"""A case is quick if its own waits are shorter than this."""
+"""A case is quick if it waits for less than this time, in ms."""
 FURTHER_TRIES: Final = 2
-"""A differing case is tried again alone, because on a busy machine an answer may miss its recorded time window."""
+"""How often a differing case is tried again alone, because on a busy machine an answer may miss its time window."""
 JOBS: Final = {True: 8, False: 40}
-"""The number of cases replayed at once; slow cases only wait."""
+"""Whether the cases are quick -> the number of cases played at once. Slow cases mostly wait, so more of them run at
+once."""
 
 
 CASES: Final = {version: recorded(version) for version in sorted(set(VERSIONS.values()))}
 
 
 def chosen(policy: str, profile: str, *, quick: bool) -> list[Vector]:
-    """The vectors of a profile; for strict without the vectors that the recorder marked as answered by the scan."""
+    """Return a profile's vectors, for strict without those that the recorder marked as answered by the scan."""
     scans = POLICIES[policy].expiry == "scan"
     return [
         vector
@@ -66,7 +67,7 @@ def chosen(policy: str, profile: str, *, quick: bool) -> list[Vector]:
 
 
 class RecordedClock(RealRuntime):
-    """A clock with the time of the recordings, whose store has messages that wait for two hours."""
+    """A clock that shows the time of the recordings, whose store has messages that wait for two hours."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +180,7 @@ def test_the_list_of_strict_names_cases() -> None:
 
 
 def test_a_wrong_code_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that answers "moved" instead of "no match" differs from the recording in each case."""
+    """A broker that answers PULL_OFFSET_MOVED instead of "no match" differs from the recording in each case."""
     cases = [case for case in chosen("strict", "default", quick=True) if case.id.startswith("pull-")]
     monkeypatch.setitem(pull_core._CODES, GetStatus.NO_MATCHED_MESSAGE, 21)
     found = replay("strict", "default", tmp_path, cases, JOBS[True], further_tries=0)

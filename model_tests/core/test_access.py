@@ -143,7 +143,7 @@ def test_a_request_without_a_valid_signature_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["T", "=PUB", " =PUB", "T=", "T=ALL", "T=PUB=SUB", "T=pub"])
-def test_an_invalid_right_is_named(text: str) -> None:
+def test_an_invalid_right_is_reported(text: str) -> None:
     for topics, groups in (([text], []), ([], [text])):
         with pytest.raises(ValueError, match="is not NAME=RIGHT"):
             read_rights(topics, groups)

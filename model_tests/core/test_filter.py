@@ -100,7 +100,7 @@ def known(table: FilterTable, topic: str = "T") -> tuple[str, int] | None:
 
 
 def test_versions_of_a_filter() -> None:
-    """A filter changes only with a later version, or if a pull found it invalid."""
+    """A filter is replaced only by a later version, or if a pull found the filter invalid."""
     table = FilterTable()
     table.register("T", "G", "a > 1", "SQL92", 5)
     table.register("T", "G", "a > 2", "SQL92", 5)

@@ -58,7 +58,7 @@ def test_a_recheck_takes_a_pull_once() -> None:
 
 
 def test_a_deadline_that_fires_while_a_notifier_has_the_pull_stands_until_the_answer() -> None:
-    """With `until_answered` the pull is due at once after the put-back, and with `one_shot` its deadline is lost."""
+    """With `until_answered` the pull is due at once when it is put back; with `one_shot` its deadline is lost."""
     for one_shot, late in ((False, 1), (True, 0)):
         table = HoldTable(one_shot=one_shot)
         pull = missed(deadline_ms=10)
@@ -109,7 +109,7 @@ def test_a_closed_channel_leaves_nothing_even_where_a_notifier_has_its_pulls() -
 
 
 def test_a_check_that_raises_affects_no_other_pull() -> None:
-    """A pull whose check raises gets an error answer, and the notifier continues with the others."""
+    """A pull whose check raises gets an error answer, and the notifier continues with the other pulls."""
     table = HoldTable()
     good, bad, quiet = missed(offset=0), missed(offset=1), missed(offset=2)
     for pull in (good, bad, quiet):
@@ -150,7 +150,7 @@ def test_buckets_whose_pulls_are_all_woken() -> None:
 
 
 def settle_late(table: HoldTable) -> None:
-    """Wake pulls in place; before they are settled, let a deadline pass, a channel close and a pull be added."""
+    """Take pulls in place; before they are settled, a deadline passes, a channel closes and a pull is added."""
     woken, closes, late = missed("gone"), missed("gone", deadline_ms=200), missed("stays")
     for pull in (woken, closes, late):
         table.hold(pull)
@@ -193,7 +193,7 @@ def test_due_pulls_can_be_taken_in_parts(armed: list[tuple[int, bool]], count_ma
 
 
 def test_stale_deadlines_do_not_pile_up() -> None:
-    """A million pulls that are woken early leave a heap of limited size that is still in order."""
+    """A million pulls that are woken early leave a deadline heap of limited size in correct heap order."""
     deadlines: Deadlines[Pull] = Deadlines()
     pull = missed()
     for deadline_ms in range(50_000):
@@ -213,7 +213,7 @@ def test_stale_deadlines_do_not_pile_up() -> None:
 
 
 def test_room_is_counted() -> None:
-    """However a pull leaves the table, its place is free again, and at the limit no pull is inserted."""
+    """However a pull leaves the table, it no longer counts toward the limit; at the limit no pull is inserted."""
     limit = HoldLimit(3)
     tables = [HoldTable(hold_limit=limit), HoldTable(hold_limit=limit)]
     kept, woken, dropped = missed(), missed(), missed("gone")

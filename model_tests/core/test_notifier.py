@@ -121,7 +121,7 @@ def test_a_filter_that_raises_loses_pulls_only_if_the_policy_allows_it() -> None
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
-    """The message's properties are read once, and only if a pull has an SQL filter."""
+    """The traversal reads the message's properties once, and only if a pull has an SQL filter."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pulls = [held(table, 4) for _ in range(4)]
     for pull, expression in zip(pulls, ("a > 3", "a > 5", "a IS NULL", "a = 4"), strict=True):
@@ -182,7 +182,7 @@ BROKEN: Final = Broken("a", "TAG", frozenset(), all_tags=False)
 
 
 def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
-    """The pulls that a traversal in place wakes for message `a` at offset 4, with the causes."""
+    """Return the pulls that a traversal in place wakes for message `a` at offset 4, each with the cause of the wake."""
     table = HoldTable()
     pulls = [held(table, offset, tags, deadline_ms=deadline_ms) for offset, tags, deadline_ms in wanted]
     for pull, (_offset, tags, _deadline_ms) in zip(pulls, wanted, strict=True):
@@ -214,7 +214,7 @@ def expected(one: Wanted) -> str | None:
 
 
 def check_choice(wanted: Sequence[Wanted]) -> None:
-    """Assert that the traversal takes the pulls that would wake alone, in order, with failed pulls last."""
+    """Assert that the traversal takes the pulls that would wake if alone, in order, with failed pulls last."""
     causes = [(number, expected(one)) for number, one in enumerate(wanted)]
     assert [(number, cause or "woken") for number, cause in chosen(wanted)] == [
         *((number, cause) for number, cause in causes if cause in {"woken", "expired"}),

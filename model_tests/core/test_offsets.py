@@ -114,7 +114,7 @@ def stored() -> Offsets:
 
 
 class Guard:
-    """A lock that another thread holds before each entry. It records the number of removed pairs."""
+    """A lock that another thread acquires before each entry of the block. It records the number of removed pairs."""
 
     def __init__(self, offsets: Offsets, others: dict[str, dict[int, int]]) -> None:
         self.offsets, self.others = offsets, others
@@ -130,7 +130,7 @@ class Guard:
 
 
 def test_a_group_is_removed_with_its_latest_commits() -> None:
-    """Commits arrive while another thread goes through the table part by part."""
+    """Commits arrive while another thread removes the group from the table part by part."""
     offsets = stored()
     guard = offsets.guard = Guard(offsets, {"V@G": {0: 1}, "V@H": {0: 1}})
     offsets.forget_group("G")
@@ -207,7 +207,7 @@ def test_locks_that_were_not_renewed_make_room(monkeypatch: pytest.MonkeyPatch) 
 
 
 def counted(minutes: int) -> Statistics:
-    """Ten messages of 100 bytes a second for some minutes, sampled twice a second."""
+    """Return statistics of ten 100-byte messages per second for some minutes, sampled twice a second."""
     statistics = Statistics()
     for now_ms in range(0, minutes * 60_000, 500):
         statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
@@ -216,7 +216,10 @@ def counted(minutes: int) -> Statistics:
 
 
 def test_rates_of_a_span() -> None:
-    """The rate of a minute drops what the rate of an hour still counts; fewer than two samples give no rate."""
+    """A message may be too old for the rate of a minute and still count in the rate of an hour.
+
+    With fewer than two samples there is no rate.
+    """
     found = present(counted(30).snapshots(GROUP_GET_NUMS, "T@G"))
     assert (found["statsMinute"].sum, found["statsMinute"].tps, found["statsMinute"].average) == (600, 10.0, 5.0)
     assert (found["statsHour"].tps, found["statsHour"].average) == (10.0, 5.0)
@@ -272,7 +275,7 @@ class NotedGuard:
 
 
 class Guarded(dict[Any, Any]):
-    """Items that may only be read while the guard is held, because other threads change them when they count."""
+    """A dictionary that may only be read while the guard is held, because other threads change it when they count."""
 
     def __init__(self, guard: NotedGuard) -> None:
         self.guard = guard

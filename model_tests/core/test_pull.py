@@ -161,7 +161,7 @@ def test_sql_is_refused_while_the_broker_does_not_support_it(expression: str) ->
 
 
 def test_tags_and_sql_choose_what_is_read() -> None:
-    """SQL92 reads by properties; an invalid expression matches everything, and a too long one is refused."""
+    """SQL92 chooses messages by properties. An invalid expression matches everything; a too long one is refused."""
     tables = attrs.evolve(checks(), property_filter=True)
     store = OneRead()
     assert code(decide(pull(expression_type="SQL92", subscription="a > 3"), tables, store)) == 0
@@ -219,7 +219,7 @@ def test_sql_of_a_heartbeat() -> None:
     ],
 )
 def test_a_negative_message_count_is_an_error_if_messages_are_available(status: GetStatus, refused: bool) -> None:
-    """For a count below one 4.9.7 answers 19 or 21 as usual, and 5.x reads one message."""
+    """Without available messages, a count below one is answered 19 or 21 as usual by 4.9.7, and read as one by 5.x."""
     store = OneRead(status)
     assert (code(decide(pull(count_max=-1), checks(), store)) == 1) is refused
     assert code(decide(pull(count_max=-1), attrs.evolve(checks(), traits=TRAITS_5), store)) != 1
@@ -304,7 +304,7 @@ def test_visible_messages_are_wanted_if_some_match(tags: str, offset: int, wants
     assert waiting.unmatched_end == looked_to
 
 
-def test_looking_at_visible_messages() -> None:
+def test_the_next_check_begins_after_the_last_one() -> None:
     """The next check begins where the last one ended, and a read that makes no progress runs the pull."""
     for offset, wants in ((1, True), (2, False), (3, False)):
         store = OneRead()

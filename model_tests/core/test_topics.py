@@ -342,21 +342,22 @@ ROLES: list[tuple[dict[str, Any], tuple[Traits, ...], bool, int, GetStatus, tupl
     (MASTER, ALL, True, 19, GetStatus.OFFSET_OVERFLOW_ONE, (19, 10, 0)),
     (MASTER, ALL, True, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 0)),
     (MASTER, ALL, True, 21, GetStatus.OFFSET_TOO_SMALL, (21, 10, 0)),
-    # `slaveReadEnable` decides, and the group's settings name the broker.
+    # `slaveReadEnable` decides whether a slave is suggested, and the group's settings contain the id of that slave.
     (READ, ALL, True, 0, GetStatus.FOUND, (0, 10, 7)),
     (READ, ALL, False, 0, GetStatus.FOUND, (0, 10, 3)),
-    # A slave's end may be behind the master's, so it answers 20 with the requested offset, unless it checks offsets.
+    # A slave may lag behind its master, so it answers 20 with the requested offset, unless `offsetCheckInSlave` is set.
     (SLAVE, ALL, False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (20, 99, 3)),
     (SLAVE, ALL, False, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 0)),
     (CHECKS, ALL, False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (21, 10, 0)),
-    # A slave that must not be read names the master; 4.9 overwrites its code 20 (upstream issue #1828).
+    # The answer of a slave that must not be read suggests the master; 4.9 overwrites its code 20 (upstream issue
+    # #1828).
     (SLAVE, ALL, True, 0, GetStatus.FOUND, (0, 10, 0)),
     (SLAVE, ALL, True, 19, GetStatus.OFFSET_FOUND_NULL, (19, 99, 0)),
     (SLAVE, ALL, True, 20, GetStatus.OFFSET_FOUND_NULL, (20, 99, 0)),
-    # Codes that correct no offset stay.
+    # Response codes that correct no offset are not changed.
     ({**SLAVE, **READ}, ALL, True, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 7)),
     ({**SLAVE, **READ}, ALL, True, 20, GetStatus.MESSAGE_WAS_REMOVING, (20, 10, 7)),
-    # A slave of 5.x whose master is alive holds no pull: it answers 20 at once and names the master.
+    # A slave of 5.x whose master is alive holds no pull: it answers 20 at once and suggests the master.
     (LIVING, (TRAITS_5,), False, 19, GetStatus.OFFSET_OVERFLOW_ONE, (20, 99, 0)),
     (LIVING, (TRAITS_5,), False, 0, GetStatus.FOUND, (0, 10, 0)),
     (LIVING, (TRAITS_5,), False, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 0)),

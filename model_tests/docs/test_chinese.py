@@ -35,7 +35,7 @@ def said(script: str) -> set[str]:
 
 
 def told(data: dict[str, Any]) -> set[str]:
-    """The texts of the specification: sentences, thread names, phrases with words in them, mutants and sizes."""
+    """Return all texts of the specification: sentences, thread names, phrases with words in them, mutants and sizes."""
     texts = data["texts"]
     found = {texts[entry[key]] for entry in data["entries"] for key in ("sentence", "thread") if key in entry}
     places = {texts[entry["place"]] for entry in data["entries"] if "place" in entry}
@@ -66,7 +66,7 @@ def test_every_text_of_the_explorer_is_translated(wanted: set[str]) -> None:
 
     assert lacking(words, wanted) == []
     assert len(wanted) > 150
-    spare = set(words) - wanted - {"queues", "tags"}  # Other bounds have sizes with these names.
+    spare = set(words) - wanted - {"queues", "tags"}  # The sizes `queues` and `tags` occur only in other bounds.
     assert {each for each in spare if each.strip() not in wanted} == set()
 
 
@@ -90,7 +90,7 @@ def test_a_lesson_is_the_same_in_chinese(pair: tuple[Path, Path]) -> None:
 GLOSS: Final = re.compile(r"\*([\u4e00-\u9fff]+)\*（([a-z][a-z ]*)）")
 ROW: Final = re.compile(r"^\| ([\u4e00-\u9fff]+) \| ([a-z -]+) \|", re.MULTILINE)
 OWN: Final = {"event", "by construction"}
-"""Words that a lesson explains itself."""
+"""Words that a lesson explains in its own text."""
 
 
 def test_a_term_has_one_translation_in_all_pages() -> None:

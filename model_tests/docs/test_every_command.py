@@ -1,8 +1,8 @@
-"""A test types every command of each page; exceptions are in one list, each with its reason.
+"""A test runs every command of each page as a reader would type it; exceptions are in one list, each with its reason.
 
-Each page's commands run in order, in a separate directory, with the expected exit codes, and print what the page shows
-below a `$` command, except numbers. Chinese lessons have the English blocks (`test_chinese`).
-Slow commands run with smaller numbers (`SHORTER`). Our tests are collected and not run.
+Each page's commands run in order, in a separate directory. They must exit with the expected exit codes and print what
+the page shows below a `$` command, except numbers. Chinese lessons have the English blocks (`test_chinese`). Slow
+commands run with smaller numbers (`SHORTER`). Our own tests on a page are collected and not run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MINE: Final = {"./my-program": "python3 hold-table/right.py"}
 BUCKET: Final = "bucket/history"
 QUERY: Final = "?endpoint_override=127.0.0.1:9000&scheme=http"
 MASTER: Final = "spark://host:7077"
-"""An address of the reader's service, which the test replaces by its own."""
+"""The address of a Spark cluster on the pages, which the test replaces by the address of its own cluster."""
 SENTENCE: Final = re.compile(r"(?<!`)`((?:longpoll|python -m) [^`\n]+)`(?!`)")
 GENERATED: Final = ("docs/spec.md", "spec/longpoll_spec/engines/manifest.json")
 """Files that commands of a page write into the reader's copy of the project."""
@@ -91,7 +91,8 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check --policy rocketmq-4\.9 --property no_lost_wakeup --explain": 1,
     r"check --policy rocketmq-5-(pop|notification) --bounds tiny": 1,
     r"check .*(recheck_after_hold=none .*|retry_wakes=no_key)": 1,
-    r"prove --policy strict-(pop|notification)": 4,  # Properties of whole runs are only explored, not proved.
+    # Properties of whole runs are checked by exploration only, and not proved.
+    r"prove --policy strict-(pop|notification)": 4,
     r"check .*queued_by_deadline( --all)?": 1,
     r"support\.simulation .*--promise .*": 1,
     r"conform .*--policy rocketmq-5 --only 'PULL-HOLD-\*'": 1,
@@ -102,14 +103,14 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"oracle (?!.*<).*": 3,
     r'send Orders "more"': 2,  # This send goes to a slave.
     r"judge .*/observed|judge /tmp/history": (0, 3),
-    # The run that the pull request fixes cannot be followed to its end.
+    # Pull request 7359 fixes this run, so the run cannot be followed to its end.
     r"explain lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
 }
 """Command that reports a violation or an unknown result -> its exit code. All other commands exit with 0."""
 
 OURS: Final = r"(?:longpoll |python -m model_tests\.)(?:{})"
 MEASURES: Final = re.compile(r"(BENCH_SECONDS=\d+ )?(make bench |python -m model_tests\.bench\.)")
-"""Commands that exit with 1 if a limit is missed, as on a busy machine with small numbers."""
+"""Commands that measure. They exit with 1 if a limit is missed, which may happen on a busy machine."""
 
 
 def bare(line: str) -> str:
@@ -130,7 +131,7 @@ TYPED_BY: Final = {
 }
 """Page with a test of its own -> the commands that this test runs."""
 OF_THE_LAW: Final = TYPED_BY["docs/model.md"] | TYPED_BY["docs/findings.md"] | TYPED_BY["docs/engines.md"]
-"""Commands that print the same output on each page."""
+"""Commands about the specification, which print the same output on each page."""
 
 
 def here(page: str, text: str) -> list[str]:
@@ -148,7 +149,7 @@ def code_of(line: str) -> int | tuple[int, ...]:
 
 @contextmanager
 def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict[str, str], Callable[[], object]]]:
-    """What a page needs outside its folder: replacements, environment variables, and uploads of `/tmp/history`."""
+    """Provide a page's needs outside its folder: replacements, environment variables, and uploads of `/tmp/history`."""
     with ExitStack() as stack:
         instead: dict[str, str] = {}
         environment: dict[str, str] = {}
@@ -233,7 +234,7 @@ def test_commands_in_sentences_of_a_lesson_run(page: Path, tmp_path: Path) -> No
 
 
 def with_java(page: str) -> list[str]:
-    """The commands of a page that need a Java broker, in order, without commands of lessons and of earlier pages."""
+    """Return a page's commands that need a Java broker, in order, without those of lessons and of earlier pages."""
     before = {bare(line) for path in PAGES[: PAGES.index(ROOT / page)] for line in lines(path.read_text("utf-8"))}
     known = before | set().union(*TYPED_BY.values())
     found = lines((ROOT / page).read_text("utf-8"))
@@ -258,7 +259,7 @@ def test_commands_that_need_a_java_broker_run(page: str, tmp_path: Path) -> None
 
 
 def test_every_block_is_read() -> None:
-    """A shell block begins with a command, so no shell block is skipped. Other blocks have no commands."""
+    """Each shell block begins with a command, and no other block contains commands, so no command is skipped."""
     found = {path.name: wrong for path in PAGES if (wrong := unread(path.read_text("utf-8")))}
 
     assert found == {}
@@ -268,7 +269,7 @@ def test_every_block_is_read() -> None:
 
 
 def stale(shown: set[str]) -> list[str]:
-    """Entries of this module whose command is on no page, or belongs to a page's own test."""
+    """Return the entries in this module's tables whose command is on no page, or belongs to a page's own test."""
     own = set().union(*TYPED_BY.values())
     return [
         *(each for each in (*NOT_TYPED, *SHORTER) if each not in shown - own),

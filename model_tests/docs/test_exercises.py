@@ -196,7 +196,7 @@ def test_a_failing_program_is_reported_as_the_readers(tmp_path: Path, exercise: 
 
 
 def test_a_false_statement_is_reported(tmp_path: Path) -> None:
-    """A statement may hold in the first state only, or not even in that state."""
+    """A false statement may hold in the first state, or not even in the first state."""
     program = tmp_path / "mine.py"
     program.write_text("def statements(state):\n    yield 'nobody', state.requests[0].is_('idle')\n")
     assert "nobody is not true: a run of 1 steps" in ask("6.2", "--check", str(program)).stdout

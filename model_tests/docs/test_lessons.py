@@ -24,7 +24,7 @@ from longpoll.output import Exit
 from longpoll_spec.engines.manifest import pinned_entry
 
 SET_UP: Final = "make setup EXTRAS=spec,judge,simulation"
-"""The set-up that a reader has done before."""
+"""The command that sets up the environment, which a reader has run before the lessons."""
 
 
 def number_of(name: str) -> int:
@@ -41,7 +41,7 @@ WIDTH: Final = "140"
 TABLES: Final = "hold-table"
 """The folder of starter programs that the dojo writes in a lesson."""
 PROGRAM: Final = re.compile(r"docs/(lessons|examples)/\w+\.py")
-"""A program that a reader edits. A diff before a command belongs to the program that the command names."""
+"""A program that a reader edits. A diff that precedes a command changes the program that the command runs."""
 
 
 @frozen
@@ -85,7 +85,7 @@ def missing_line(shown: tuple[str, ...], said: str) -> str | None:
 
 
 def edited(text: str, edit: str) -> str:
-    """The text after a diff, whose removed lines must occur exactly once."""
+    """Return the text after applying a diff, whose removed lines must occur exactly once in the text."""
     for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", edit, re.MULTILINE):
         gone, comes = (re.sub(r"^[-+]", "", lines, flags=re.MULTILINE) for lines in (old, new))
         assert text.count(gone) == 1, old

@@ -71,14 +71,14 @@ def test_the_page_leaves_no_variable_and_no_property_out(name: str) -> None:
 
 
 def _rows_of_variables() -> dict[str, tuple[str, str]]:
-    """Variable -> (its values, its first value), as on the page."""
+    """Return variable -> (its values, its initial value), as the page lists them."""
     state = PAGE.read_text("utf-8").split("\n## State\n")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in state.splitlines() if line.startswith("| `")]
     return {cells[0].strip("`"): (cells[2], cells[3]) for cells in rows}
 
 
 def _wrong_firsts(rows: dict[str, tuple[str, str]]) -> set[str]:
-    """Variables whose first value differs from the page's, for some preset and bounds."""
+    """Return the variables whose initial value differs from the page's, for some preset and bounds."""
     wrong = set()
     for policy in PRESETS.values():
         for size in (named("tiny", policy), *EXPLORATIONS.values()):
@@ -179,7 +179,7 @@ def _model() -> Model:
 
 
 def test_a_statement_about_both_requests_is_printed_once() -> None:
-    """A junction over the two requests reads "every" or "some", unless it treats them differently."""
+    """A junction over the two requests is printed with "every" or "some", unless it treats the requests differently."""
     model = _model()
     first, second = (int_variable(f"phase_{slot}") for slot in (0, 1))
     reader = reader_of(model)
@@ -208,7 +208,7 @@ HAZARDS = {
     "o": ("told_of_role_change",),
     "p": ("answered_on_stop",),
 }
-"""Finding -> its properties in the table of findings."""
+"""Letter of a finding -> the properties that the table of findings lists for it."""
 COLUMNS = ("rocketmq-4.9", "rocketmq-5", "rocketmq-pr7359", "rocketmq-lmq")
 
 
@@ -274,7 +274,7 @@ def test_every_command_does_what_the_page_says(page: str, command: str) -> None:
 
 
 def test_every_token_violates_the_property_of_its_section() -> None:
-    """Each token of the findings breaks the named property in the given number of steps, the least possible number."""
+    """Each token of the findings breaks the named property in the stated number of steps, which is the minimum."""
     seen = set()
     for section in _sections("findings.md"):
         claims = {(name, int(steps)) for name, steps in CLAIM.findall(section)}

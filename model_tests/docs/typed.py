@@ -1,8 +1,8 @@
 """A simulated reader who runs every command of a page in order.
 
-`/tmp`, `HOST:PORT` and port 10911 are replaced by the reader's own. A server keeps running for the next commands, and
-stops before its record is judged. A command that follows a history gets Ctrl-C after its first progress report. If a
-page says "any broker", the reader starts our broker.
+`/tmp`, `HOST:PORT` and port 10911 on a page are replaced by the reader's own directory, address and port. A server
+keeps running for the next commands, and stops before the history that it records is judged. A command that follows a
+history gets Ctrl-C after its first progress report. If a page says "any broker", the reader starts our broker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LINE: Final = re.compile(
     rf"^(?:\$ )?((?:[A-Z_0-9]+=\S+ )*(?:\.venv/bin/)?(?:{PROGRAMS})(?: (?:.*\\\n)*.*)?)$", re.MULTILINE
 )
 STAYS: Final = re.compile(r"longpoll (serve|observe (?!.*--(capture|inside)))")
-"""Commands that run until Ctrl-C."""
+"""Matches commands that run until Ctrl-C."""
 FOLLOWS: Final = re.compile(r"longpoll judge .*--follow\b")
 SO_FAR: Final = re.compile(r"up to event \d+")
 CAPTURES: Final = re.compile(r"tcpdump .*-w (\S+) tcp port \d+")
@@ -85,7 +85,7 @@ def unread(text: str) -> list[str]:
 
 
 class NotTypedError(Exception):
-    """A command of a page cannot be run or has another result; the message says which."""
+    """A command of a page cannot be run or has an unexpected result; the message names the command."""
 
 
 @define
@@ -195,7 +195,7 @@ class Reader:
         return os.environ | own | dict(self.environment)
 
     def _whole(self, line: str) -> str:
-        """The command to run for a line: with smaller numbers if it is slow, and with its requirements."""
+        """Return the command to run for a line: with smaller numbers if slow, and with what it needs to work here."""
         typed = self._real(self.shorter.get(line, line))
         if A_TEST.match(line):
             typed += " --collect-only -q"

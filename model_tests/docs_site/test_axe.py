@@ -75,8 +75,9 @@ SEARCHES: Final = {name for name in USED if name not in {"a run", "an address th
 
 
 def used(browser: Browser, site: Path, name: str, *, language: str, width: int, dark: bool) -> None:
-    """The explorer after this action, when its search has ended."""
-    # The page is loaded without a token, because the address may have the last reader's run.
+    """Open the explorer in the browser, do the named action, and wait until the explorer's search has ended."""
+    # A blank page is loaded first, because the current address may contain a token, which would restore the previous
+    # run.
     browser.call("Page.navigate", url="about:blank")
     show(browser, f"{EXPLORER}?lang={language}", site, width=width, dark=dark)
     browser.run(f"void (() => {{ {CHOOSE} {USED[name]} }})()")
@@ -97,7 +98,7 @@ def show(browser: Browser, address: str, site: Path, *, width: int, dark: bool) 
 
 @pytest.mark.parametrize(("width", "dark"), [(1_400, True), (390, False), (390, True)])
 def test_each_kind_of_page_on_each_screen(browser: Browser, site: Path, axe: str, width: int, dark: bool) -> None:
-    """Narrow screens have other scrolling areas, and dark screens have other colours."""
+    """Narrow screens have more scrolling areas than wide ones, and dark mode has other colours."""
     found = {}
     for address in KINDS:
         show(browser, address, site, width=width, dark=dark)
@@ -128,7 +129,7 @@ def test_the_explorer_in_use(browser: Browser, site: Path, axe: str, *, language
 def test_an_injected_fault_in_the_readers_changes_is_found(
     browser: Browser, site: Path, axe: str, fault: str, rule: str
 ) -> None:
-    """The fault is in elements that a script creates for a reader's changes."""
+    """The injected fault is in elements that a script creates when a reader changes the specification."""
     name = "a line struck out, and what its search has found"
     used(browser, site, name, language="en", width=1_400, dark=False)
     assert "hold forgets to write phase" in browser.run("document.querySelector('#changes').innerText")
@@ -155,7 +156,7 @@ def test_every_page(browser: Browser, site: Path, axe: str) -> None:
         ("document.querySelector('article pre').tabIndex = -1", "scrollable-region-focusable"),
     ],
 )
-def test_a_planted_fault_is_found(browser: Browser, site: Path, axe: str, fault: str, rule: str) -> None:
+def test_an_injected_fault_in_a_page_is_found(browser: Browser, site: Path, axe: str, fault: str, rule: str) -> None:
     """An injected fault in a page without violations is found."""
     browser.show(site / "lessons" / "1-lost-by-hold.html", width=390, dark=False)
     assert violations(browser, axe) == []

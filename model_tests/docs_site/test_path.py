@@ -1,7 +1,7 @@
-"""Click through the site as a newcomer: from the start page to a lost wakeup, and to a caught mutant.
+"""Click through the site as a newcomer: from the start page to a lost wakeup, and to a mutant that a property detects.
 
 Each click hits an element that is visible on the screen. docs/explorer.md states the number of clicks. The test prints
-the time of clicks and searches next to the limits, and asserts no time:
+the time of clicks and searches next to the limits, but does not assert the time:
 
     pytest -m 'peers and long' -s model_tests/docs_site/test_path.py
 """
@@ -26,7 +26,7 @@ from longpoll_spec.engines.tokens import replay
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 TO_LOST_MAX_S: Final = 60
 TO_CAUGHT_MAX_S: Final = 600
-"""The course promises a reader these time limits in seconds, including thinking. The test only prints them."""
+"""The time limit in seconds that the course promises a reader, including thinking. The test only prints it."""
 CLICKS_TO_LOST: Final = 7
 CLICKS_TO_CAUGHT: Final = 9
 CLICKS_TO_STORY: Final = 10
@@ -46,7 +46,7 @@ PLACE: Final = """
   return found[0] === there || found[0].contains(there) ? [x, y] : null;
 }})()
 """
-"""A script that finds the only visible link or button for a text; None if it is hidden or ambiguous."""
+"""A script that finds the only visible link or button with a text; it returns null if none or several are visible."""
 LOADED: Final = """
 new Promise((done) => {{ const look = () => ({condition}) ? done(true) : setTimeout(look, 20); look() }})
 """
@@ -67,7 +67,7 @@ class Reader:
         self.clicks += 1
 
     def wait(self, condition: str) -> None:
-        """Wait until a condition holds in the page that is loaded by then."""
+        """Wait until a condition holds in the page that the browser shows at that time."""
         self.browser.until(LOADED.format(condition=condition))
 
     def sees(self, where: str) -> str:
@@ -111,7 +111,7 @@ def test_a_newcomer_gets_from_the_start_page_to_a_caught_mutant(start: tuple[Bro
     token = str(browser.run("location.hash.slice(1)"))
     assert [step.action.label for step in replay(token).steps if step.action] == labels
 
-    # The text of the last step is open below. Removing its line starts the search.
+    # The text of the last step is already open, and removing its line starts the search.
     reader.click(f"Strike out {STRUCK}")
     reader.wait("document.querySelector('#progress').innerText.includes('depth')")
     assert "Changed: hold forgets to write phase." in reader.sees("#changes")

@@ -66,7 +66,7 @@ HIDDEN: Final = """
   .filter((each) => each.scrollWidth > each.clientWidth + 2)
   .map((each) => `${each.tagName} ${each.textContent.trim().slice(0, 40)}`)
 """
-"""A script that finds areas that scroll, of which a print shows only the beginning."""
+"""A script that finds scrolling areas whose content beyond the visible beginning would be missing in print."""
 PAPER_PX: Final = 718
 """The width of A4 without its margins."""
 LIGHTNESS: Final = """
@@ -93,7 +93,7 @@ def lost_on_paper(browser: Browser) -> list[str]:
 
 
 def test_no_content_is_truncated_in_print(browser: Browser, site: Path) -> None:
-    """In print, lines wrap and pictures shrink instead of scrolling; without these rules the test fails."""
+    """In print, lines wrap and pictures shrink instead of scrolling. Without the print style sheet the test fails."""
     for page in PAGES:
         browser.show(site / page, width=PAPER_PX, dark=False)
         assert lost_on_paper(browser) == [], page

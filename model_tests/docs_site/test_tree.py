@@ -1,4 +1,4 @@
-"""The pages of the site before Sphinx reads them: their places, and links within the site."""
+"""The Markdown pages of the site before Sphinx reads them: their paths, and links within the site."""
 
 from __future__ import annotations
 

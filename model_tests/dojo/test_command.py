@@ -68,7 +68,7 @@ def test_the_report_of_a_wrong_program_can_be_replayed(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_random_schedules_beyond_the_bound_are_shrunk(tmp_path: Path) -> None:
-    """A fault that needs a second close is missing from every short schedule, so only a drawn schedule finds it."""
+    """The fault needs a second close, which no schedule within the bound has, so only a random schedule finds it."""
     marked = 'pull["deadline_ms"] = self.now_ms + pull["wait_ms"]'
     words = program("late", tmp_path, SOURCES["right"].replace(marked, f"{marked} + (len(self.closed) == 2)"))
     bounded = dojo(*SMALL, *words)

@@ -51,13 +51,14 @@ def test_the_conversation_on_the_page_is_that_of_the_correct_program(tmp_path: P
             assert json.loads(json.dumps(replies)) == [json.loads(line.removeprefix("< ")) for line in lines]
 
 
-@pytest.mark.long  # test_command.py plays the shorter bounds in every run, so they are left out here.
+@pytest.mark.long  # test_command.py runs the shorter bounds in every test run, so this test has only the long bounds.
 def test_the_counts_are_those_of_the_bound() -> None:
     counted = 0
     for moves in range(1, Bounds().moves + 1):
         played = list(orders(Right(), Bounds(), STRICT, moves, plain=True))
         assert [each.violation for each in played if each.violation is not None] == []
-        # A schedule that ends early because no further step is possible was counted at its own length.
+        # A schedule that ends early because no further step is possible was counted with the schedules of its own
+        # length.
         counted += sum(len(each.steps) == moves for each in played)
 
     assert f"all schedules of up to {Bounds().moves} steps: {counted:,}\n" in PAGE

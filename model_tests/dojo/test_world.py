@@ -1,4 +1,4 @@
-"""A scripted partner breaks each property within one schedule, and permitted behaviour breaks none."""
+"""A scripted program breaks each property within one schedule, and permitted behaviour breaks no property."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTHING: tuple[str, ...] = ()
 
 @define
 class Scripted:
-    """A partner that answers the n-th occurrence of each message by its script, and other messages with "done"."""
+    """A program that answers the n-th occurrence of each message by its script, and other messages with "done"."""
 
     script: Script
     heard: list[dict[str, object]] = field(factory=list)
@@ -52,7 +52,7 @@ def played(token: str, script: Script, limits: Allowances | None = None) -> str 
 
 
 def answered(pull: int, messages: tuple[str, ...], following: int, by: int) -> list[Reply]:
-    """The lines that answer a pull and end the turn of the current message."""
+    """Return the lines that answer a pull and then report that the current message is handled."""
     return [Answer(pull, messages, following), Done(by)]
 
 
@@ -107,7 +107,7 @@ def test_each_violation_is_detected(name: str) -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_permitted_behaviour_is_no_violation(name: str) -> None:
-    """A paused thread need not answer yet, and exactly at the deadline each of two answers is right."""
+    """A paused thread need not answer yet. Exactly at the deadline, an answer with or without messages is right."""
     assert played(*RIGHT[name]) is None
 
 
@@ -217,7 +217,7 @@ def test_any_line_is_parsed_or_reported(line: bytes) -> None:
 
 
 def test_equal_runs_are_equal() -> None:
-    """Two runs are equal if the answers of each turn are equal in any order; a different answer makes them differ."""
+    """Two runs are equal if the answers to each message are equal in any order, and otherwise they differ."""
     one = played_by({2: [[Answer(1, NOTHING, 0), Done(2)]]})
 
     assert one.is_alike(played_by({2: [[Answer(1, NOTHING, 0), Done(2)]]}))

@@ -43,7 +43,7 @@ def ran(*words: str | Path, cwd: Path) -> str:
 
 def built(kind: str, source: Path, target: Path) -> Path:
     """The file that `python -m build --wheel` or `--sdist` makes from a source tree."""
-    # Only locked packages are used, because a build must download nothing.
+    # `--no-isolation` uses only the locked packages, because a build must download nothing.
     ran(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", target, source, cwd=source)
     name = tomllib.loads((source / "pyproject.toml").read_text())["project"]["name"].replace("-", "_")
     (made,) = target.glob(f"{name}-*" + (".whl" if kind == "wheel" else ".tar.gz"))
@@ -58,7 +58,7 @@ def unpacked(sdist: Path, target: Path) -> Path:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """The names of the files in which two wheels differ, or that only one has."""
+    """Return the names of the files that differ between two wheels, or that only one of the wheels contains."""
     with zipfile.ZipFile(one) as left, zipfile.ZipFile(other) as right:
         names = {*left.namelist(), *right.namelist()}
         both = {*left.namelist()} & {*right.namelist()}

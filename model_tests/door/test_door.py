@@ -64,7 +64,7 @@ def test_exactly_the_public_names_exist() -> None:
 
 
 def test_a_misspelt_name_is_an_error_for_type_checkers_and_when_it_runs() -> None:
-    """If the checker does not report the name, mypy reports the unused `type: ignore`."""
+    """If mypy did not report the misspelt name, it would report the `type: ignore` as unused."""
     with pytest.raises(AttributeError, match="'longpoll' has no attribute 'Brokr'"):
         longpoll.Brokr()  # type: ignore[attr-defined] # misspelt on purpose
     with pytest.raises(ImportError, match="cannot import name 'Prducer'"):
@@ -80,7 +80,7 @@ def test_the_import_loads_no_heavy_package() -> None:
 
 
 def test_a_closed_broker_leaves_nothing_behind() -> None:
-    """After any number of closes no thread, descriptor or store remains; before, the sent messages were there."""
+    """Before the close the sent messages can be read. After any number of closes nothing of the broker remains."""
     with longpoll.Broker(store_config=SMALL_STORE):
         pass  # Descriptors that a process opens once stay open.
     before, hook = left(), Mock(RpcHook)

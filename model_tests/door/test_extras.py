@@ -1,4 +1,4 @@
-"""With each extra alone every command works or names the missing extra."""
+"""With only one extra installed, every command works or names the missing extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Former commands say where their work went."""
+"""Former commands and options print which command replaces them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_former_command_says_where_its_work_went(name: str, words: tuple[str, 
 @pytest.mark.parametrize("former", OPTIONS)
 @pytest.mark.parametrize("words", [(), ("1",)])
 def test_a_former_option_says_where_its_work_went(former: str, words: tuple[str, ...]) -> None:
-    """The command prints one sentence before it starts, with a value or without, and `--help` omits the option."""
+    """A former option, with or without a value, makes the command print one sentence and exit; `--help` omits it."""
     command, name = former.split()
     called = CliRunner().invoke(main, [command, name, *words])
 

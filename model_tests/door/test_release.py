@@ -186,7 +186,7 @@ def test_the_client_has_the_same_version() -> None:
 @pytest.mark.long
 @pytest.mark.xdist_group("wheel")
 def test_the_client_works_if_nothing_else_is_installed(tmp_path: Path) -> None:
-    """The wheel and its dependencies in a new environment send to and consume from a broker elsewhere."""
+    """A new environment with only the wheel and its dependencies sends to and consumes from a broker elsewhere."""
     wheel = built("wheel", CLIENT, tmp_path / "wheel")
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"

@@ -130,7 +130,7 @@ def test_the_features_of_each_extra_work(
 
 
 def lowest(pyproject: str) -> list[str]:
-    """The lowest declared version of each dependency, with any patch level."""
+    """Return a requirement for the lowest declared version of each dependency, with any patch level."""
     declared = tomllib.loads(pyproject)["project"]["dependencies"]
     assert all(">=" in each for each in declared)
     return [each.replace(">=", "==") + ".*" for each in declared]

@@ -41,4 +41,4 @@ SHOWN_4: Final = (
 )  # fmt: skip
 """The properties that 4.9.7 breaks, each with its token of rocketmq-4.9."""
 SHOWN_5: Final = tuple(name for name in SHOWN_4 if name not in {"round_is_whole", "commit_never_regresses"})
-"""The properties that 5.5.0 breaks with the same tokens. The run about commits has another token."""
+"""The properties that 5.5.0 breaks with the same tokens as 4.9.7. The finding about commits has a different token."""

@@ -1,4 +1,4 @@
-"""A replay that cannot begin prints one sentence with the next step, and leaves nothing running."""
+"""A replay that cannot begin prints one sentence that says what to do, and leaves no process running."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def test_folders_without_usable_jars_are_reported(alone: Path) -> None:
     ],
 )
 def test_the_rules_are_checked_against_the_jars_of_a_folder(alone: Path, told: str, says: str) -> None:
-    """The checker's message appears before anything starts, and a missing message counts as a failure."""
+    """The checker's message appears before a broker starts. Without a message the check fails too."""
     program(alone, "java", f"echo '{told}'")
     with pytest.raises(JavaUnavailableError, match=says):
         start_broker(Jars("4.9.7", "nothing.jar", "byteman.jar", as_published=False))
 
 
 def test_a_broker_that_ends_at_once_is_reported(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has Java's output, the folder is removed, and another listener is not taken for the broker."""
+    """The error contains Java's output, the folder is removed, and another process on the port is not taken for it."""
     program(alone, "java", "sleep 0.2; echo Agent JAR not found; exit 3")
     with socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setattr(java_broker, "_free_port", lambda: other.getsockname()[1])

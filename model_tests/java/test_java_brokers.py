@@ -92,8 +92,8 @@ def test_every_place_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> 
     ],
     ids=["method", "text"],
 )
-def test_a_rule_that_does_not_fit_a_folder_s_jars_is_named(right: str, wrong: str, rule: str) -> None:
-    """The error comes before a broker starts, because the agent would silently ignore some rules that do not fit."""
+def test_a_rule_that_does_not_fit_a_folder_s_jars_is_reported(right: str, wrong: str, rule: str) -> None:
+    """The error comes before a broker starts, because the agent would silently ignore some rules that do not match."""
     script = rules_of(breakpoints_of("4.9.7", lmq=False)).replace(right, wrong, 1)
     jars = attrs.evolve(jars_of("4.9.7"), as_published=False)
     with (
@@ -110,7 +110,7 @@ def test_lost_wakeups_happen_on_shipped_brokers(broker: JavaBroker, name: str) -
 
 
 def test_pull_request_7359_fixes_one_lost_wakeup_and_leaves_another() -> None:
-    """With the recheck after the insert, which a rule calls, (a) is answered at once; (b) loses its wake later."""
+    """A rule adds the recheck after the insert. Then (a) is answered at once, and (b) still loses its wake."""
     jars = jars_of("4.9.7")
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, rechecks=True) as running:
         rechecked: list[int] = []
@@ -205,7 +205,7 @@ OTHER_RUNS = {
 
 @pytest.mark.parametrize("name", OTHER_RUNS)
 def test_runs_that_break_nothing_are_followed(broker: JavaBroker, name: str) -> None:
-    """The runs have two requests in a bucket, two traversals at once, a refusal, a wake, and an empty answer."""
+    """The runs contain two requests in a bucket, two concurrent traversals, a refusal, a wake, and an empty answer."""
     trace = replay(OTHER_RUNS[name])
     version = broker.jars.version
     if version.startswith("5"):
@@ -233,7 +233,7 @@ def test_the_steps_of_a_broker_follow_its_specification(version: str, tmp_path: 
     assert told["steps"] > 10_000
     assert told["policy"] == presets_of(version)[0]
     assert judged(steps) == ("valid", told["steps"])
-    # Each judgement takes seconds, and the knobs mean the same for the two versions.
+    # Each check takes seconds and a knob means the same for the two versions, so 5.5.0 is checked with one knob only.
     for knob in TOLD if version == VERSIONS[0] else TOLD[:1]:
         with_knob(steps, f"{told['policy']}+{knob}")
         assert judged(steps)[0] == "invalid"
@@ -328,7 +328,7 @@ def test_an_orphan_is_shown_every_time(version: str, scan_ms: int) -> None:
 
 @pytest.mark.long
 def test_a_traversal_breaks_off_every_time() -> None:
-    """Finding (m) needs a slave of 5.5.0 that acts as master, its master, and this test as the name server."""
+    """Finding (m) needs a slave of 5.5.0 that acts as master, the slave's master, and this test as the name server."""
     jars = jars_of("5.5.0")
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=True) as running:
         for _ in range(TRIES):

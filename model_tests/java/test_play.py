@@ -27,7 +27,7 @@ WITHIN_S = 10.0
 
 
 def asked(port: int, gate: str, **told: object) -> str:
-    """Send a request from a breakpoint as a rule does, and wait for the answer."""
+    """Send a request to the player as a rule does at a breakpoint, and wait for the answer."""
     said = "".join(f"&{name}={value}" for name, value in told.items() if name != "thread")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/{gate}?thread={told['thread']}{said}", timeout=20) as answer:
         return str(answer.read().decode())
@@ -124,7 +124,7 @@ class Fake:
     def _pull(self, peer: Peer, command: Command) -> None:
         told = {"thread": "Pull_1", "request": command.opaque, "suspends": "true", "queue": 0}
         told["topic"] = (command.ext_fields or {})["topic"]
-        # The replay may have ended while this thread was on its way to the breakpoint.
+        # The replay may have ended before this thread reached the breakpoint.
         with suppress(OSError):
             for gate in ("read", "hold", "put"):
                 asked(self._stage.port, gate, **told)
@@ -193,7 +193,7 @@ HOLD = Step(
 
 
 def played(answers: Callable[[str], int | None], *steps: Step, after: tuple[Move, ...] = ()) -> Played:
-    """The player's report about a fake broker."""
+    """Return the player's report about a run with a fake broker."""
     with fake(answers) as broker:
         return play(broker, schedule(*steps, after=after))
 
@@ -230,7 +230,7 @@ def test_a_wrong_answer_is_reported() -> None:
 
 
 def test_a_missing_thread_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The replay ends without a hang. The report has the step, the missing thread, and the place of each thread."""
+    """The replay ends without a hang. The report has the step, the missing thread, and each thread's breakpoint."""
     monkeypatch.setattr(player, "WITHIN_S", 0.2)
     lost = Step("notify_start", (Move("until", "dispatcher", ("taken", "done")),), (True,))
     done = played(lambda _gate: None, PULL, lost)
@@ -241,7 +241,7 @@ def test_a_missing_thread_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_injected_exception_that_no_thread_reaches_ends_the_replay() -> None:
-    """The report names an injected exception that no thread reaches."""
+    """The report names the injected exception."""
     throws = Step("executor_rejects(0)", (Move("throw", "scanner", ("submit",)),), (True,))
     assert "scanner is not at submit" in played(lambda _gate: None, PULL, throws).cannot
 
@@ -261,7 +261,7 @@ def test_each_check_after_the_run_can_fail(move: Move, said: str) -> None:
 
 
 def test_a_traversal_that_reaches_its_end_is_reported() -> None:
-    """The faulty broker answers its master's notice as if the traversal had ended normally."""
+    """The fake broker handles its master's return as if the traversal had ended normally, which the report names."""
     told = Step("master_returns", (Move("returns"),), (True,))
     done = played(lambda _gate: None, told, after=(Move("broke_off"),))
     assert done.otherwise == "after the last step: the traversal after the master's return reaches its end"

@@ -1,4 +1,4 @@
-"""Runs of the table of pops as moves, and an unchanged 5.5.0 that follows each finding of docs/pop.md."""
+"""Runs of the specification of pops become steps for a broker, and a real 5.5.0 follows each finding of docs/pop.md."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ REFUSED = {
     "limit=before_insert": r"limit_\w+, and replay changes no setting",
     "when_closed=ignore+count=drifts": r"discard\(0\), and replay has no moves for it",
 }
-"""The knobs whose findings are not replayed -> the reason."""
+"""Knob whose finding is not replayed -> the reason."""
 DIVERGES = {"when_closed=ignore": "insert"}
-"""The knobs whose findings the shipped policy does not follow -> the first action that the policy does not have."""
+"""Knob whose finding the shipped policy does not follow -> the first action that the policy does not have."""
 REJECTED = "lp1.lq5yb2NrZXRtcS01LXBvcJCUAgEBAqDOgOkD7JwDCxUEDBYBFyEYHgh3XHNz"
 """A run of the shipped policy in which the executor rejects a wake, so the dispatcher announces the message again."""
 
@@ -79,7 +79,7 @@ def test_every_finding_is_a_schedule_or_has_a_reason(token: str) -> None:
 
 
 def test_a_lost_wakeup_becomes_a_schedule() -> None:
-    """The pop's thread stops before the insert, while the dispatcher finds its set empty."""
+    """The pop's thread stops before the insert, while the dispatcher finds the set of waiting pops empty."""
     made = schedule_of(next(each for each in TOKENS if knob_of(each) == "second_look=false"))
     assert [[str(move) for move in step.moves] for step in made.steps[3:]] == [
         ["go thread=dispatcher gates=notify", "until thread=dispatcher gates=notify"],
@@ -164,7 +164,7 @@ def test_a_wake_that_the_executor_rejects_is_repeated(broker: JavaBroker) -> Non
 @pytest.mark.peers
 @pytest.mark.timeout(900)
 def test_without_the_race_the_finding_is_not_reproduced(broker: JavaBroker) -> None:
-    """With the insert before the message, the dispatcher finds the pop and wakes it."""
+    """If the pop is inserted before the message arrives, the dispatcher finds the pop and wakes it."""
     made = schedule_of(next(each for each in TOKENS if knob_of(each) == "second_look=false"))
     popped, missed, shown, nobody, inserted = made.steps
     done = play(broker, attrs.evolve(made, steps=(popped, missed, inserted, shown, nobody)))

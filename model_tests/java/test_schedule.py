@@ -31,7 +31,7 @@ BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "
 
 def test_every_action_has_a_place_a_driver_or_a_reason() -> None:
     names = {family.name for family in FAMILIES}
-    walks = {"walk_each", "walk_end"}  # This action never occurs without walk_start.
+    walks = {"walk_each", "walk_end"}  # `walk_each` and `walk_end` never occur without walk_start.
     assert set(STEPS) | BY_DRIVER | set(IMPOSSIBLE) | walks == names
     assert not set(STEPS) & BY_DRIVER
     assert not (set(STEPS) | BY_DRIVER) & set(IMPOSSIBLE)
@@ -52,7 +52,7 @@ def test_every_breakpoint_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
 
 
 def test_a_lost_wakeup_becomes_a_schedule() -> None:
-    """In finding (a) the pull's thread stops before the hold while the dispatcher passes."""
+    """In finding (a) the pull's thread stops before the hold while the dispatcher checks for held pulls."""
     trace = replay(token_of("rocketmq-4.9", "lost_by_hold"))
     schedule = with_after(schedule_of(trace, GATES), shown_by(trace))
     assert [step.label for step in schedule.steps] == [
@@ -75,7 +75,7 @@ def test_a_lost_wakeup_becomes_a_schedule() -> None:
     "finding", findings(), ids=lambda each: f"{each.policy}-{each.property_name}-{each.token[-6:]}"
 )
 def test_every_finding_is_a_schedule_or_has_a_reason(finding: Finding) -> None:
-    """A schedule ends with the steps that show its finding; other findings name the missing step."""
+    """A schedule ends with the steps that show its finding. A finding without a schedule names the missing step."""
     trace = finding.trace
     assert breaks(trace)
     gates = breakpoints_of("5.5.0" if finding.policy == "rocketmq-5" else "4.9.7", lmq=finding.policy == "rocketmq-lmq")
@@ -93,7 +93,7 @@ def test_every_finding_is_a_schedule_or_has_a_reason(finding: Finding) -> None:
 
 
 def test_a_run_that_keeps_its_property_shows_nothing() -> None:
-    """A counterexample without its last step breaks nothing, and the report claims nothing."""
+    """A counterexample without its last step breaks no property, so the report claims no finding."""
     whole = replay(token_of("rocketmq-4.9", "lost_by_hold"))
     short = Trace(whole.model, whole.steps[:-2], whole.property_name)
     assert not breaks(short)
@@ -126,7 +126,7 @@ def test_a_traversal_that_breaks_off_becomes_a_schedule() -> None:
 
 
 def test_the_nth_sent_message_is_the_nth_visible_one() -> None:
-    """If messages become visible in another order than appended, the first visible one is sent first."""
+    """If messages become visible in another order than they were appended, the first visible one is sent first."""
     model = replay(token_of("rocketmq-4.9", "round_is_whole")).model
     schedule = schedule_of(_walked(model, ["append(q0)", "append(q1)", "make_visible(q1)"]), GATES)
     assert [move.queue for step in schedule.steps for move in step.moves if move.kind == "send"] == [1, 0]
@@ -198,7 +198,7 @@ def test_delays_are_drawn_at_every_place_from_the_seed() -> None:
 
 
 def test_a_trace_becomes_steps(tmp_path: Path) -> None:
-    """Each step has the bounds of its time and the known state after it."""
+    """Each step has the interval in which it happened and the known state after it."""
     (tmp_path / "trace.txt").write_text(LOST_BY_HOLD)
     steps = steps_of(lines_of(tmp_path / "trace.txt", "steps"), SEEN)[0]
     told = {(step.name, step.actors): (step.after_ns, step.before_ns) for step in steps}
@@ -223,7 +223,7 @@ SCANNED_BEFORE = LOST_BY_HOLD.replace("hold 70 130", "hold 70 131").replace(
 
 @pytest.mark.parametrize("knob", ["recheck_after_hold=after_insert", "recheck_after_keep=true"])
 def test_a_trace_contradicts_a_specification_with_a_recheck(tmp_path: Path, knob: str) -> None:
-    """With a recheck no time passes before the recheck, but in this trace a period of the scan passes."""
+    """The specification requires the recheck before time passes, but in this trace a scan's period passes first."""
     assert judged(history(tmp_path, SCANNED_BEFORE)) == ("valid", 13)
     meta = tmp_path / "history" / "meta.json"
     meta.write_text(meta.read_text().replace("rocketmq-4.9", f"rocketmq-4.9+{knob}"))

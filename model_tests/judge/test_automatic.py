@@ -89,7 +89,7 @@ def test_the_history_and_the_call_decide(
     clean: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spark judges long histories, remote histories and named clusters; a file:// URI counts as local."""
+    """Spark judges long histories, remote histories, and any history if a cluster is named. A file:// URI is local."""
     for name in options.SPARK_VARIABLES:
         monkeypatch.setenv(name, given.get(name, ""))
     monkeypatch.setattr(options, "LOCAL_EVENTS_MAX", most)

@@ -1,4 +1,4 @@
-"""Batches of events as numbers: order, joins and parts, compared with plain Python on arbitrary events."""
+"""Batches of events as numbers: sorting, joining and splitting, compared with plain Python on arbitrary events."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TWICE: dict[str, Any] = {
     "queue": 0,
     "code": 0,
 }
-"""An event whose request may occur twice."""
+"""An event whose request occurs in two events."""
 
 
 def table_of(events: Events) -> pa.Table:

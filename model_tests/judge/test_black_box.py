@@ -23,7 +23,7 @@ from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 pytestmark = pytest.mark.xdist_group("black_box")  # Recordings take long, so each one is made once.
 SCAN_MS = 2_500
 LIMIT_MS_MAX = 20_000
-"""Longer than the load lets the broker hold any pull, so that a message that is never delivered is found."""
+"""A limit in ms that exceeds any hold of the load, so that a message that is never delivered is found."""
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def run_load(directory: Path, policy: Policy) -> Path:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """The strict broker under load, recorded from outside, and a limit in ms that it keeps on this machine."""
+    """Return the strict broker's history under load, recorded from outside, and a limit in ms that it keeps here."""
     history, limit_ms = run_load(tmp_path_factory.mktemp("strict"), STRICT), 100.0
     while judged(history, limit_ms).findings and limit_ms < LIMIT_MS_MAX:
         limit_ms *= 2
@@ -76,7 +76,7 @@ def test_the_strict_broker_is_valid_from_outside(strict: tuple[Path, float]) -> 
 
 @pytest.mark.long
 def test_rocketmqs_late_answers_are_found_from_outside(tmp_path: Path) -> None:
-    """RocketMQ's scan answers a pull with a deadline of 0.5 s too late, but the answer's contents are right."""
+    """RocketMQ's scan answers a pull with a deadline of 0.5 s too late, but with the right contents."""
     result = judged(run_load(tmp_path, ROCKETMQ_4_9), 200)
     assert ANSWERED_BY_DEADLINE in {one.property for one in result.findings if one.verdict == "violated"}
     assert {finding.property for finding in result.findings} <= {ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}
@@ -86,12 +86,12 @@ def test_rocketmqs_late_answers_are_found_from_outside(tmp_path: Path) -> None:
 FROM_OUTSIDE = ("answer_delayed", "answer_duplicated", "message_missing", "wrong_tag", "half_line", "sequence_gap")
 """Faults that are visible from outside the broker.
 
-A history from outside does not bound the visible messages, so faults with unknown messages or too high ends are not
-listed. Too low ends within the wake limit are not listed either."""
+A history from outside does not bound the visible messages, so faults about unknown messages or about ends that are too
+high are not listed. Ends that are too low for less than the wake limit are not listed either."""
 
 
 @pytest.mark.parametrize("name", FROM_OUTSIDE)
-def test_planted_faults_are_found_from_outside(
+def test_injected_faults_are_found_from_outside(
     strict: tuple[Path, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     history, limit_ms = strict
@@ -99,16 +99,16 @@ def test_planted_faults_are_found_from_outside(
     fault = plant(history, name, tmp_path / "planted")
     result = judged(tmp_path / "planted", limit_ms)
     named = {finding.property for finding in result.findings}
-    # If the policy is unknown, retention may have removed the message, unless another answer delivers it later.
+    # If the policy is unknown, retention may have removed the message, unless a later answer delivers the message.
     says = {"unknown", "invalid"} if name == "message_missing" else {fault.verdict}
     assert result.verdict in says, (fault.sentence, result.findings, result.gaps)
-    # After the change, other answers show a different message at the same offset.
+    # After the fault is injected, other answers show a different message at the same offset.
     assert named <= fault.properties | {MESSAGE_IS_DELIVERED}
     assert bool(named) == bool(fault.properties)
 
 
-def test_a_torn_tail_is_named(strict: tuple[Path, float], tmp_path: Path) -> None:
-    """A killed proxy leaves half a line and no end event, so the verdict is unknown, with these two reasons."""
+def test_a_torn_tail_is_reported(strict: tuple[Path, float], tmp_path: Path) -> None:
+    """A killed proxy leaves half a line and no end event, so the verdict is unknown for these two reasons."""
     (tmp_path / "torn").mkdir()
     (part,) = strict[0].glob("part-*.ndjson")
     (tmp_path / "torn" / part.name).write_bytes(part.read_bytes()[:-25])

@@ -1,4 +1,4 @@
-"""Findings with one cause are reported once, whichever keys connect them."""
+"""Findings with one cause are reported once, whether a request, a message or an offset connects them."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def late(came_ms: float, clause: str = "send.answered", *, due_ms: float = 0, **
     ],
 )
 def test_answers_delayed_by_one_pause_have_one_cause(causes: list[Cause], *, is_pause: bool) -> None:
-    """In a pause, all answers are due before the first of them comes, and they come shortly after one another."""
+    """In a pause of the host, all answers are due before the first of them comes, and then they come close together."""
     findings = told_once(causes)
     assert len(findings) == (1 if is_pause else len(causes))
     assert findings[0].why.startswith("w; 3 answers" if is_pause else "w; it fits")

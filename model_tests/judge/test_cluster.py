@@ -114,7 +114,8 @@ def test_a_restarted_stream_finds_the_same_as_a_batch(faulted: Path, tmp_path: P
         results = [listing.result(first.so_far, growth.look())]
         query: Any = judging._query
         plan = query._jsq.explainInternal(False)
-        # The query looks for new parts only after it has reported its batch, so it sees all these parts at once.
+        # The query looks for new files only after it has reported its batch, so it sees all the files written here at
+        # once.
         for part in parts[1:]:
             shutil.copy(part, growing)
         first.is_told.set()
@@ -161,9 +162,9 @@ def jobs_of(session: Any) -> dict[int, str]:
 
 
 def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The UI names each job.
+    """Spark's UI names each job.
 
-    Each query has one exchange and keeps no scan, because no request has two queues.
+    Each query has one exchange and caches no scan, because no request has two queues.
     """
     load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
@@ -178,7 +179,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     assert session.sparkContext.getLocalProperty("spark.job.description") is None
 
     for plan, source in zip(plans_of(session)[-2:], ("longpoll-splits", "longpoll-events"), strict=True):
-        # The UI shows a plan twice: as it was planned and as it was changed at run time.
+        # Spark's UI shows a plan twice: as it was planned and as it was changed at run time.
         assert Counter(re.findall(r"(\w+)partitioning\((\w+)#", plan)) == {("hash", "place"): 2}, plan
         assert [name for name in ("RoundRobinPartitioning", "SinglePartition", "InMemory") if name in plan] == []
         steps = "AdaptiveSparkPlan", "MapInArrow", f"BatchScan {source}"
@@ -216,9 +217,9 @@ def with_faults(events: list[Event]) -> list[Event]:
 def test_a_hot_queue_and_many_buckets_change_nothing(
     *, has_pops: bool, exchanges: int, faulted: Path, tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
-    """A request may need two buckets, and the verdict and each finding equal those of one process.
+    """A request may need two buckets. The verdict and each finding equal those of a single process.
 
-    A hot queue is cut unless there are pops; cutting takes one more exchange. Each plan is printed twice.
+    A hot queue is cut into parts unless there are pops; cutting takes one more exchange. Each plan is printed twice.
     """
     for seed, queues, events in ((1, 1, 4_000), (2, 3, 800)):
         load = Load(events=events, queues=queues, timeout_ms=60, is_whole=True, seed=seed)
@@ -365,7 +366,7 @@ def packed() -> dict[str, Any]:
 
 @pytest.mark.long
 def test_check_on_a_cluster_without_our_packages(packed: dict[str, Any], tmp_path: Path) -> None:
-    """One of two workers is killed during the check, but the numbers equal those of the packed engine."""
+    """One of two workers is killed during the check, and the counts still equal those of the packed engine."""
     with standalone(tmp_path, 2) as found:
         disturbed = checked(tmp_path / "search", *on(found))
         found.kill_worker_at_work(seen=0)
@@ -379,7 +380,7 @@ def test_check_on_a_cluster_without_our_packages(packed: dict[str, Any], tmp_pat
 def test_check_by_spark_connect(packed: dict[str, Any], tmp_path: Path) -> None:
     with connect_server(tmp_path) as url:
         told, complained = (whole := checked(tmp_path / "search", "--master", url)).communicate(timeout=WAIT_S)
-        # This test needs its own process, because an existing session would be the first error.
+        # This command needs its own process, because the Spark session of this process would be an error first.
         asked = [sys.executable, "-m", "longpoll", "check", "--engine", "spark", "--bounds", "tiny", "--master", url]
         done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=WAIT_S)
 

@@ -63,7 +63,7 @@ def test_hashes_count_utf_16_units() -> None:
 
 
 def test_expressions_are_split_as_the_broker_does() -> None:
-    """Tags are trimmed, `*` means all tags only if it stands alone, and SQL92 remains undecided."""
+    """Tags are trimmed, `*` means all tags only if it stands alone, and an SQL92 expression remains undecided."""
     tags = np.array([java_hash(tag) for tag in ("a", "b", "c", "", "BB")], dtype=np.int64)
     taken = {}
     for text in ("*", " a ||b", "*||a", "Aa", "||"):
@@ -107,7 +107,7 @@ def test_the_end_at_a_time_has_a_lower_and_an_upper_bound(steps: list[tuple[int,
     width=st.integers(0, 12),
 )
 def test_matching_messages_are_counted(tags: list[str], holes: set[int], text: str, first: int, width: int) -> None:
-    """A message without a recorded tag may match or not; messages with a tag are counted exactly."""
+    """Messages with a tag are counted exactly. A message without a recorded tag may or may not match."""
     seen = [offset for offset in range(len(tags)) if offset not in holes]
     codes = np.array([java_hash(tags[offset]) for offset in seen], dtype=np.int64)
     known_offsets = Grouped(np.zeros(len(seen), dtype=np.int64), np.array(seen, dtype=np.int64), 1)
@@ -125,7 +125,7 @@ def test_matching_messages_are_counted(tags: list[str], holes: set[int], text: s
 
 @given(values=st.lists(st.integers(0, 10**12), min_size=1, max_size=200), cut=st.integers(0, 200))
 def test_percentiles_are_within_one_per_cent_and_add_up(values: list[int], cut: int) -> None:
-    """However the values are divided among queues, p50 and p99 are the ranked values, rounded up by at most 1 %."""
+    """However the values are divided among queues, p50 and p99 exceed the exact percentiles by at most 1 %."""
     counts: dict[int, int] = {}
     for part in (values[:cut], values[cut:]):
         buckets, numbers = bucket_counts(np.array(part, dtype=np.int64))
@@ -327,7 +327,7 @@ print(before - first, faults() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
 def test_columns_of_equal_size_reuse_freed_memory() -> None:
-    """Memory of the same size is not requested from the system again; the test runs in another process."""
+    """A new column uses the memory of a freed column of the same size. The test runs in another process."""
     found = subprocess.run([sys.executable, "-c", AGAIN_AND_AGAIN], capture_output=True, text=True, check=True)
 
     kept, given_back = map(int, found.stdout.split())

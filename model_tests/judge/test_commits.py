@@ -1,4 +1,4 @@
-"""Findings about queries that got an older offset than the group had committed."""
+"""Findings about offset queries whose answer is older than the offset that the group had committed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_finding_names_the_commit_the_query_and_its_answer(tmp_path: Path, num
 
 
 def test_a_lost_commit_may_explain_a_lower_offset(tmp_path: Path) -> None:
-    """If events are missing, an explicit commit may be among them, so the verdict is unknown."""
+    """If the record lacks events, a commit may be among the missing events, so the verdict is unknown."""
     *events, last = OF_COMMITS[-1].told()
     last = msgspec.structs.replace(last, sequence=last.sequence + 4)
     result = judged(tmp_path / "history", [*events, last], OF_COMMITS[-1].meta)
@@ -49,7 +49,7 @@ def test_a_lost_commit_may_explain_a_lower_offset(tmp_path: Path) -> None:
 
 
 def drive(address: tuple[str, int], *, deletes: bool) -> None:
-    """Commit 2, then 1, with pulls, and query. Another group uses one-way commits."""
+    """Commit offset 2, then offset 1, both by pulls, and query the offset. Another group uses one-way commits."""
     with RawClient(address) as client:
         for number in range(3):
             send_message(client, "T", b"%d" % number)
@@ -60,7 +60,7 @@ def drive(address: tuple[str, int], *, deletes: bool) -> None:
         other = asked | {"consumerGroup": "H", "commitOffset": "3"}
         client.send(RequestCode.UPDATE_CONSUMER_OFFSET, other, flag=CommandFlag.ONE_WAY)
         client.send(RequestCode.UPDATE_CONSUMER_OFFSET, other | {"commitOffset": "-1"}, flag=CommandFlag.ONE_WAY)
-        # A proxy's intervals are wide, so the next event may have come before the commit.
+        # A proxy records wide intervals, so the next event may have come before the commit.
         for number in range(30):
             send_message(client, "U", b"%d" % number)
         if deletes:

@@ -16,7 +16,7 @@ QUERY, UPDATE = 14, 15
 
 
 def damage(recording: Recording, name: str, fields: dict[str, Any], part: float = 0.4) -> None:
-    """Damage the first event with this name after a part of the history, or a hold if no event has this name."""
+    """Damage the first event with this name after this part of the history; without such an event, damage a hold."""
     begin = int(part * len(recording.events))
     later = range(begin, len(recording.events))
     places = [n for kind in (name, "hold") for n in later if recording.events[n].event == kind]

@@ -79,7 +79,7 @@ def test_a_row_has_its_events_time_and_null_for_missing_fields(clean: Path) -> N
 def test_options_choose_the_rows(
     options: dict[str, str], is_chosen: Callable[[dict[str, Any]], bool], clean: Path
 ) -> None:
-    """Options choose rows by the events' fields, whatever columns are selected; other rows do not reach Java."""
+    """Options choose rows by the events' fields, whatever columns are selected. Other rows are not passed to Java."""
     events = events_of(clean)
     chosen = {event["sequence"] for event in events if is_chosen(event)}
 
@@ -152,10 +152,10 @@ def test_damage_in_a_history_is_a_row(clean: Path, tmp_path: Path, spark_engine:
 def test_a_frame_gets_the_findings_of_its_history(
     fault: str, clean: Path, tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
-    """A frame gets the findings of the history that it was read from, and damage makes its verdict unknown.
+    """A data frame has the findings of the history that it was read from, and damage makes its verdict unknown.
 
     Repeated events, names in capitals, other integer types, empty or extra columns, another time zone and the ANSI mode
-    change nothing. Spark reads and exchanges the events once.
+    do not change the findings. Spark reads and exchanges the events once.
     """
     session = spark_engine.session
     register(session)

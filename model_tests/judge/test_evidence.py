@@ -33,7 +33,7 @@ QUICK = (
     *("answer_deleted", "forgotten_at_the_stop", "answer_before_visible", "append_missing", "message_missing"),
     *("acknowledged_not_appended", "told_too_little", "too_many_held", "answered_after_close"),
 )
-"""One fault for each way in which a finding relies on events that it does not name."""
+"""Faults for quick tests: one for each way in which a finding relies on events that the finding does not name."""
 CHANGES, SEEDS = 6, 60
 FAR = 500
 

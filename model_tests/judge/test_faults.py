@@ -91,9 +91,10 @@ SAYS: Final[dict[str, tuple[str, str]]] = {
     "lost_declared": ("says that it lost 3 events", "evidence.lost"),
     **dict.fromkeys((*CONTRACT_FAULTS, *EXCHANGE_FAULTS), ("", "")),
 }
-"""Fault -> the text of a finding or gap, and the violated clause. A `+` means that the fault violates more clauses.
+"""Fault -> the text of a finding or gap, and the violated clause. A `+` means that the fault violates other clauses
+too.
 
-The faults of the contract have empty entries, because each of them names its clause."""
+Faults that are named after a clause of the contract have empty entries."""
 ELSEWHERE = {
     "pull.next.visible": "told after others that the same fault breaks as a rule: no fault shows it alone yet",
     "pull.stop.answered": "the history ends with a pull that is open",
@@ -151,7 +152,7 @@ def test_the_page_prints_the_clauses() -> None:
 
 
 def test_every_clause_has_an_injected_fault() -> None:
-    """A fault violates each clause, so every clause is a check that can fail."""
+    """For each clause some fault violates the clause, which shows that the clause's check can fail."""
     broken = {each for _says, clauses in SAYS.values() for each in clauses.strip("+").split()}
     assert broken | {fault.clause for fault in FAULTS.values()} - {""} | ELSEWHERE.keys() == {
         each.id for each in CLAUSES
@@ -201,7 +202,7 @@ def test_every_injected_fault_is_found_and_named(clean: Path, longer: Path, tmp_
 
 
 def test_a_deleted_line_leaves_a_gap_and_no_violation(clean: Path, tmp_path: Path) -> None:
-    """A line deleted by hand leaves a gap in the numbers, which may have been the answer."""
+    """A line deleted by hand leaves a gap in the sequence numbers, and the missing line may have been the answer."""
     request = next(
         answer.request for pull, answer in load(clean).exchanges() if answer.cause == "expired" and pull.offset > 0
     )
@@ -219,7 +220,7 @@ def test_a_deleted_line_leaves_a_gap_and_no_violation(clean: Path, tmp_path: Pat
 
 
 def test_thresholds_and_clocks_decide(clean: Path, tmp_path: Path) -> None:
-    """A wake that is 2 s late is permitted by a limit of 10 s, and unknown with a clock that may be 5 s off."""
+    """A wake that is 2 s late is permitted by a limit of 10 s. If a clock may be 5 s wrong, the verdict is unknown."""
     plant(clean, "wake_delayed", tmp_path / "planted")
     recording = load(tmp_path / "planted")
     assert recording.meta is not None
@@ -246,7 +247,7 @@ def test_an_sql92_subscription_is_noted_as_not_judged(clean: Path, tmp_path: Pat
 
 
 def test_an_illegal_offset_passes_over_no_message(clean: Path, tmp_path: Path) -> None:
-    """A pull at offset -1 is sent to offset 0, and no message is between the two offsets, so no tag is missing."""
+    """A pull at offset -1 is sent to offset 0. No message is between these offsets, so no tag is missing."""
     recording = load(clean)
     request, answer = next(
         pair for pair in recording.exchanges() if pair[1].code == 0 and pair[0].expression not in {"", "*"}

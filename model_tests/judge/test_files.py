@@ -61,7 +61,7 @@ def test_a_name_has_no_options() -> None:
 def test_parts_in_subdirectories_are_found_by_uri(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_history_within: bool
 ) -> None:
-    """A partitioned table is named by its first file, and a history inside another one is not read."""
+    """The URI of a partitioned table's first file opens the table. A history inside another one is not read."""
     served = filesystems.SubTreeFileSystem(str(tmp_path), filesystems.LocalFileSystem())
     monkeypatch.setattr(files, "_file_system", lambda _root, _shown: (served, ""))
     for name in ("history/_tool/part-0.parquet", "history/day=1/queue=2/0.parquet", "history/day=2/0.parquet"):
@@ -90,9 +90,7 @@ def test_a_byte_order_mark_is_skipped(clean: Path, tmp_path: Path) -> None:
     assert (found.verdict, found.events) == ("unknown", here.events - 1)
 
 
-def test_a_directory_that_may_not_be_looked_at_is_damage(
-    clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_directory_is_damage(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = Path(shutil.copytree(clean, tmp_path / "history"))
     closed = history / "closed"
     closed.mkdir()

@@ -117,7 +117,7 @@ def test_a_growing_part_is_read_up_to_its_last_newline(growing: tuple[Path, Grow
 
 
 def test_a_part_counts_once_it_is_complete(growing: tuple[Path, Grow]) -> None:
-    """A Parquet part has its index at its end, and a compressed part counts when it has stopped growing."""
+    """A Parquet file is complete when its index at the end is written, and a compressed file when it stops growing."""
     directory, _grow = growing
     content = lines_of(faulty_events()[:100])
     (directory / "lines").write_bytes(content)
@@ -210,7 +210,7 @@ def parts(tmp_path: Path) -> list[Path]:
 
 
 def change_once_looked_over(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Change the history between the survey of all splits and their judgement."""
+    """Change the history after the judge has read all splits once to survey them, and before it judges them."""
     surveys = LocalReading.surveys
 
     def looked_over(self: LocalReading) -> Iterator[object]:
@@ -223,7 +223,7 @@ def change_once_looked_over(monkeypatch: pytest.MonkeyPatch, change: Callable[[]
 
 
 def of_the_same_moments(part: Path) -> None:
-    """Replace a part by one with equally many events at the same times, whose log offsets differ."""
+    """Replace a file by one that has equally many events at the same times but other log offsets."""
     table = parquet.read_table(part)
     at = table.schema.get_field_index("queue_offset")
     offsets = table["queue_offset"].to_numpy().copy()
@@ -243,7 +243,7 @@ CHANGES: dict[str, Callable[[list[Path]], object]] = {
 def test_a_part_that_changes_during_the_judgement_is_an_error(
     how: str, parts: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part that vanished is an error, because pulls whose answers were in it would seem unanswered."""
+    """A vanished file is an error, because the pulls whose answers were in the file would seem unanswered."""
     assert judge([parts[0].parent], engine="local").verdict == "valid"
     change_once_looked_over(monkeypatch, lambda: CHANGES[how](parts))
     with pytest.raises(HistoryChangedError, match=r"part-000001\.parquet changed during the judgement; judge again"):
@@ -255,7 +255,7 @@ def test_a_part_that_changes_during_the_judgement_is_an_error(
 def test_a_follower_on_spark_judges_a_changed_part_again(
     parts: list[Path], spark_engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Spark worker finds another part than the survey did, so the follower reports the change and judges again."""
+    """A Spark worker finds a file that changed after the survey. The follower reports it and judges again."""
     from longpoll_judge.run.spark.engine import SparkReading  # noqa: PLC0415 - a run without Spark does not pay for it
 
     changes = iter([lambda: of_the_same_moments(parts[1])])
@@ -286,7 +286,7 @@ def overwritten(part: Path, content: bytes) -> None:
 
 
 def moved_there(part: Path, content: bytes) -> None:
-    """Move a file with the same timestamp to the place of the part."""
+    """Replace the part by another file that has the same timestamp."""
     other, seen = part.with_name("other"), part.stat()
     other.write_bytes(content)
     os.utime(other, ns=(seen.st_atime_ns, seen.st_mtime_ns))
@@ -400,7 +400,7 @@ def test_a_follower_judges_a_changed_part_again(times: int, parts: list[Path], m
 
 
 def test_a_part_that_is_replaced_is_read_again(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replaced part is read again, although its new splits have the same positions as the old ones."""
+    """A replaced file is read again, even if its splits have the same positions as the splits of the old file."""
     directory, grow = growing
     before, other = lines_of(faulty_events()), lines_of(list(simulate(Load(events=800, timeout_ms=60, seed=5))))
     monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", len(before) // 20)

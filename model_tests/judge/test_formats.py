@@ -164,7 +164,7 @@ def test_texts_of_which_the_reader_makes_no_dictionary_are_judged_alike(
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
 def test_texts_of_any_type_are_judged_alike(in_parquet: Path, tmp_path: Path, kind: pa.DataType) -> None:
-    """Polars, pandas (categories) and other writers use other text types, which the file names."""
+    """Polars, pandas (categories) and other writers use different text types. The file states which type it uses."""
     shutil.copytree(in_parquet, tmp_path / "copy")
     (part,) = (tmp_path / "copy").glob("part-*")
     table = plainly(parquet.read_table(part))
@@ -192,7 +192,7 @@ def test_columns_at_their_default_are_not_read(in_parquet: Path) -> None:
 
 @pytest.mark.parametrize(("losses", "kept"), [([0, 0], False), ([0, 1], True), ([1, 1], True), ([False, False], True)])
 def test_statistics_of_numbers_decide_which_columns_are_read(tmp_path: Path, losses: list[int], kept: bool) -> None:
-    """A column is read if any row differs from the default, or equals it in another type."""
+    """A column is read if a row's value differs from the column's default, or equals the default in another type."""
     moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
     table = pa.table({"event": ["lost", "lost"], "source": ["s", "s"], **moments, "lost_count": losses})
     parquet.write_table(table, tmp_path / "part-0.parquet", row_group_size=1)
@@ -287,8 +287,8 @@ def test_a_truncated_compressed_part_is_read_up_to_its_end(clean: Path, tmp_path
     assert judge([directory], engine="local").events > 1_500
 
 
-def test_bad_rows_of_parquet_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
-    """Nulls, reversed intervals and huge numbers are damage of their row; unknown columns are ignored."""
+def test_bad_rows_of_parquet_are_reported_and_the_rest_is_read(tmp_path: Path) -> None:
+    """A row with a null, a reversed interval or a huge number is damaged. Unknown columns are ignored."""
     write(tmp_path, [], simulated_meta())
     good: dict[str, object] = {
         "event": "expire",
@@ -315,7 +315,7 @@ def test_bad_rows_of_parquet_are_named_and_the_rest_is_read(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("statistics", [True, False])
 def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: Path, statistics: bool) -> None:
-    """If the messages of an answer are not all known, the judge draws no conclusion from it."""
+    """If some messages of an answer are unknown, the judge draws no conclusion from the answer."""
     moments = {"after_ns": [1, 2, 3], "before_ns": [1, 2, 3], "sequence": [0, 1, 2]}
     table = pa.table({"event": ["answer_sent"] * 3, "source": ["s"] * 3, **moments, "offsets": [[1], [2, None], []]})
     part = InputSplit(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})

@@ -118,14 +118,14 @@ def test_each_generation_of_a_queue_is_judged(tmp_path: Path, seen: Seen, name: 
 
 @SEEN
 def test_a_deletion_during_traffic_causes_no_violation(tmp_path: Path, seen: Seen) -> None:
-    """The topic is created again at once, and an answer near the change may be of either generation."""
+    """The topic is created again at once. An answer near the deletion may belong to either queue generation."""
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(seen, pause_ns=2 * MS)), SOURCE)
 
     assert violated(result) == []
 
 
 def test_an_unrecorded_deletion_is_reported(tmp_path: Path) -> None:
-    """An unseen deletion gives offset 0 twice, so the log may be a new one, and the verdict is unknown."""
+    """After an unseen deletion, offset 0 occurs twice. The queue may have begun again, so the verdict is unknown."""
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(outside, deleted=False)), SOURCE)
 
     assert (result.verdict, violated(result)) == ("unknown", [])

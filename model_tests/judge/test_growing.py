@@ -1,4 +1,4 @@
-"""Findings that are reported while a history grows are findings of the whole, and the last verdict is the same."""
+"""Findings reported while a history grows are also findings of the whole history, and the last verdict is the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = frozenset({
 
 
 def missed(recording: Recording, directory: Path, seed: int, pieces: int = 8) -> set[str]:
-    """Follow a history in random pieces and check the reports; returns the findings that came only at the end."""
+    """Follow a history in random pieces, check the reports, and return the findings that came only at the end."""
     whole = judge([written(recording, directory / "whole")], engine="local")
     found = follow_pieces(written(recording, directory / "growing"), pieces, seed)
 

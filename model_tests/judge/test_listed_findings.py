@@ -81,7 +81,7 @@ def begun(tmp_path: Path, places: Places, seed: int) -> tuple[Follower, bytes]:
 
 
 def tear(file: Path, chosen: random.Random) -> None:
-    """Cut the file as if the process was killed while it wrote the last line, or one more line."""
+    """Cut the file as if the process was killed while it wrote the last line, or while it wrote one more line."""
     content = file.read_bytes()
     last = content.rfind(b"\n", 0, len(content) - 1) + 1
     file.write_bytes(content[: chosen.randrange(last, len(content) + 1)])
@@ -89,7 +89,7 @@ def tear(file: Path, chosen: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", quick_if(range(200), lambda seed: seed in {1, 2, REGROUPED}))
 def test_each_finding_is_reported_once(tmp_path: Path, places: Places, seed: int) -> None:
-    """With any cuts and kills, the file has the findings of the whole history and those that became consequences."""
+    """With any cuts and kills, the file has the history's findings, and findings that later became consequences."""
     chosen = random.Random(seed)
     follower, content = begun(tmp_path, places, seed)
     ends = [content.rfind(b"\n", 0, chosen.randrange(len(content) + 1)) + 1 for _ in range(CUTS)]
@@ -159,7 +159,7 @@ def test_an_incomplete_line_is_cut_off_and_rewritten(tmp_path: Path) -> None:
 
 
 def test_a_growing_record_is_valid_so_far(tmp_path: Path) -> None:
-    """Open pulls and a missing end are normal while a record is written; no other gap is accepted."""
+    """While a record is written, open pulls and a missing end are normal. Any other gap makes the verdict unknown."""
     events = list(simulate(Load(events=300, timeout_ms=60)))
     again = [replace(event, source="broker-a#2") for event in events[:150]]
     so_far = standing(judged(tmp_path / "cut", events[:200]))

@@ -28,7 +28,7 @@ def at(kind: str, moment_ms: float, **fields: Any) -> Told:
 
 
 def sent(moment_ms: float, request: str, message: int, *, offset: int = -1, **fields: Any) -> list[Told]:
-    """A send and its acknowledgement after 2 ms; without an offset the answer does not name the message's place."""
+    """A send and its acknowledgement after 2 ms; without an offset the answer does not name the message's offset."""
     own = {"request": request, "where": "p"}
     identity = {"ids": [message], "bodies": [100 + message]}
     asked = at("request_received", moment_ms, code=10, **own, **identity, **fields)

@@ -75,7 +75,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "refused_then_delivered": ("unknown", "message.committed"),
     "removed_between_20": ("unknown", "pull.filter.agrees"),
     "removed_between_found": ("unknown", "pull.filter.agrees"),
-    # The client's own pull moved the offset back, so the lower offset is not a violation. Some events are left out.
+    # The client's own pull lowered the offset, which is not a violation. The excerpt leaves out some events.
     "retention-4.9.7-commit": ("unknown", "evidence.excerpt"),
     "retention-4.9.7-found": ("unknown", "pull.found.complete"),
     "rolled_back_delivered": ("invalid", "message.committed"),
@@ -94,7 +94,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "tx_not_woken": ("invalid", "pull.wake.prompt"),
     "value_changes_over_restart": ("invalid", "message.one_value"),
 }
-"""Folder -> its verdict, and a clause that the report names."""
+"""Folder of a history -> its verdict, and a clause that the report names."""
 
 
 def clauses(result: Result) -> set[str]:
@@ -123,7 +123,10 @@ def tried_in_vain(events: Events) -> Events:
 
 @pytest.mark.parametrize("name", ["L_kill_behind_proxy", "L_kill_commit_none", "L_kill_max_falls"])
 def test_a_note_says_when_the_broker_restarted(tmp_path: Path, name: str) -> None:
-    """The first note has the two times, also while the history grows; if a connection is used later, there is none."""
+    """The first note has the begin and end of the restart, also while the history grows.
+
+    If a connection is used after the assumed restart, there is no note.
+    """
     shutil.copytree(CASES / name, tmp_path / "growing")
     note = judge([CASES / name], engine="local").notes[0]
     assert (note["clause"], note["count"]) == ("evidence.restart", 1)
@@ -137,7 +140,7 @@ def test_a_note_says_when_the_broker_restarted(tmp_path: Path, name: str) -> Non
 
 
 def test_restarts_beyond_five_share_a_note() -> None:
-    """A broker with a rare client has no connection for most of the time, so it would get about one note a minute."""
+    """A broker whose only client is rarely connected would otherwise get about one note a minute."""
     gaps = gaps_of((minute * 60 * 10**9, (minute * 60 + 9) * 10**9) for minute in range(7))
     context: Any = SimpleNamespace(restarts={"b": gaps})
     *five, more = restart_notes(context)
@@ -218,7 +221,7 @@ def nothing_lost(events: Events) -> Events:
 def test_a_restarted_broker_may_lose_recent_messages(
     tmp_path: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str
 ) -> None:
-    """All connections closed, so the broker may have been restarted; messages older than 15 s are on its disk."""
+    """All connections closed, so the broker may have restarted. Messages older than 15 s survive a restart."""
     first = neighbour(tmp_path, name, changed, verdict, clause)
     assert verdict == "invalid" or not clause or "after 2023-11-14T22:13" in first.reasons[0]
 
@@ -314,7 +317,7 @@ OTHER, SHORT = ("ack_other_id", "send.acknowledged.identity"), ("id_list_short",
 def test_a_message_is_compared_with_its_send(
     tmp_path: Path, case: tuple[str, str], of: tuple[str, int], lists: dict[str, list[int]], verdict: str
 ) -> None:
-    """Ids and bodies are compared if both events have them. A list of messages has all ids or none."""
+    """Ids and bodies are compared if both events have them. Either all messages of a list have ids, or none has."""
 
     def changed(events: Events) -> Events:
         return [
@@ -328,7 +331,7 @@ def test_a_message_is_compared_with_its_send(
 
 
 Change = tuple[str, dict[str, Any] | None]
-"""The change to the events of the named request, connection or source; None removes the events."""
+"""(A request, connection or source, new field values of its events); None removes the events."""
 BEGIN_NS: Final = 1_700_000_000_000_000_000
 
 
@@ -464,7 +467,7 @@ def test_a_slow_read_is_not_a_lost_wakeup() -> None:
 
 
 def test_a_pause_is_one_cause() -> None:
-    """Three pulls of three queues were due while the broker paused for 180 ms, so there is one finding."""
+    """Three pulls of three queues were due in the same pause of 180 ms, so they are reported as one finding."""
     result = judge([CASES / "broker_stood_still"], engine="local")
     (finding,) = result.findings
     assert sum(each.count for each in finding.follows) == 2

@@ -1,4 +1,4 @@
-"""Pops: the clause of each injected fault reports it, and the two judges agree on any change of the record.
+"""Pops: each injected fault is reported with its clause, and the two judges agree on any change of the record.
 
 `test_cluster.test_a_hot_queue_and_many_buckets_change_nothing` tests pops on Spark.
 """
@@ -33,9 +33,9 @@ OTHERS: Final = {
     "never_answered": {"pop.wake.prompt"},
     "strange_code": {"pop.wake.prompt"},
 }
-"""Fault -> other clauses that it may violate, because a message waits or because the wrong request gets the message."""
+"""Fault -> other clauses that it may violate too, because a message waits or the wrong request gets the message."""
 RARE: Final = ("never_again", "too_many", "wrong_tag")
-"""Faults that show only in a record of a whole minute; half a minute is enough for the other faults."""
+"""Faults that show only in a record of a whole minute. For the other faults, half a minute is enough."""
 CHANGED: Final = {"": 14, "after_ack": 6}
 
 
@@ -138,14 +138,14 @@ def pop(ms: float, end_ms: float, got: int | None = None, code: int = 0, **field
 
 
 def about(ms: float, code: int, **fields: Any) -> list[Told]:
-    """An acknowledgement or a change of the message at offset 0, answered after 1 ms."""
+    """An acknowledgement of the message at offset 0, or a change of its invisible time, answered after 1 ms."""
     own = {"request": f"a{ms:g}", "queue": 0}
     asked = at(ms, "request_received", code=code, group="G", queue_offset=0, **own, **fields)
     return [asked, at(ms + 1, "answer_sent", code=0, **own)]
 
 
 def asks(ms: float, code: int, **fields: Any) -> list[Told]:
-    """A request about message 1 from a producer, and an answer without a place after 1 ms."""
+    """A producer's request about message 1, and an answer after 1 ms that names no queue and offset."""
     own = {"request": f"q{ms:g}", "connection": "p"} | ({"queue": 0} if code == 10 else {})
     return [at(ms, "request_received", code=code, ids=[1], **own, **fields), at(ms + 1, "answer_sent", code=0, **own)]
 
@@ -159,7 +159,7 @@ def pulled(ms: float, ids: list[int]) -> list[Told]:
 
 
 GOT: Final = [*sent(0), *pop(-100, 3, 0)]
-"""A message that a waiting pop gets at once, and which is then invisible for 6 s."""
+"""The events of a message that a waiting pop gets at once, and that is then invisible for 6 s."""
 AGAIN: Final[dict[str, Any]] = {"cause_got": "retry"}
 WAKE, KEPT, FINAL = "pop.wake.prompt", "pop.invisible.kept", "pop.acknowledged.final"
 VALUE, DELIVERED = "message.one_value", "send.delivered.after_request"

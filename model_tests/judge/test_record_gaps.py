@@ -1,4 +1,4 @@
-"""A gap in the record or a clock that was set back makes dependent findings unknown, and no other findings."""
+"""A gap in the record, or a clock that was set back, makes exactly the findings that depend on it unknown."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def test_200_missing_events_cause_no_violation(
 
 
 @pytest.mark.parametrize(("kept", "seen"), [(0.2, nothing), (0.7, seen_from_outside)])
-def test_a_record_that_breaks_off_is_named(
+def test_a_record_that_breaks_off_is_reported(
     clean: Path, tmp_path: Path, kept: float, seen: Callable[[Recording], None]
 ) -> None:
-    """A killed observer leaves no source_stopped event, which is a gap even without open pulls."""
+    """A killed observer writes no source_stopped event. The missing event is a gap, even without open pulls."""
     recording = load(clean)
     seen(recording)
     recording.events = recording.events[: int(kept * len(recording.events))]
@@ -88,7 +88,7 @@ def test_a_record_that_breaks_off_is_named(
 
 
 def test_a_gap_at_another_time_explains_nothing(clean: Path, tmp_path: Path) -> None:
-    """A pull at the beginning that is never answered is a violation, though the end of the record has a gap."""
+    """An unanswered pull at the beginning is a violation, although the record has a gap at its end."""
     recording = load(clean)
     FAULTS["answer_deleted"].apply(recording)
     last_ns = recording.events[-1].after_ns
@@ -118,7 +118,7 @@ def set_back(recording: Recording, places: list[float], step_ms: int) -> None:
 def test_a_clock_set_back_causes_no_violation(
     clean: Path, tmp_path: Path, places: list[float], step_ms: int, seen: Callable[[Recording], None]
 ) -> None:
-    """The sequence numbers give the order, so the judge sees the clock's step and uses no time of the source."""
+    """The sequence numbers show that the clock was set back, so the judge uses no time from this source."""
     recording = load(clean)
     seen(recording)
     set_back(recording, places, step_ms)
@@ -192,7 +192,7 @@ def late_answer(clean: Path) -> tuple[Recording, Event]:
 
 @pytest.mark.parametrize("direction", ["answers", "requests"])
 def test_a_client_that_does_not_read_causes_no_violation(clean: Path, tmp_path: Path, direction: str) -> None:
-    """The answer waited for its reader, so its lateness is not certain, and the text of the finding says why."""
+    """The client did not read, so the answer may have been sent in time, which the text of the finding says."""
     recording, answer = late_answer(clean)
     block(recording, answer, direction, answer.after_ns - 1_500 * MS, answer.after_ns - 10 * MS)
     result = judged(tmp_path / "history", recording.events, recording.meta)

@@ -40,7 +40,7 @@ def test_unlisted_findings_count_in_the_rate(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_real_recordings_have_rates_and_hints() -> None:
-    """5.5.0 lost two wakeups, which two scans ended 5 s apart; the page gives the rate and explains the race."""
+    """5.5.0 lost two wakeups, repaired by two scans 5 s apart. The page gives the rate and explains the race."""
     result = judge([RECORDINGS / "java-5.5.0-lost-wakeup"], engine="local", wake_ms=WAKE_MS)
     lost, late = result.rates[NO_LOST_WAKEUP], result.rates[ANSWERED_BY_DEADLINE]
     one, two = sorted(finding.window_end_ms for finding in result.findings)

@@ -50,7 +50,7 @@ def test_memory_is_that_of_a_few_windows(tmp_path: Path, queues: int) -> None:
 
 
 LAGGING_PEAK_BYTES_MAX = 600 << 20
-"""The memory limit in docs/performance.md for groups that read from far back."""
+"""The memory limit in docs/performance.md for groups that read old messages."""
 
 
 LAGGING_IN_ONE_QUEUE: Final = pytest.param(

@@ -1,4 +1,4 @@
-"""Compares the judge with the second one, on correct brokers and thousands of faulty histories.
+"""Compares the judge with the second judge, on correct brokers and on thousands of faulty histories.
 
 `LONGPOLL_SEED` (default 0) chooses the histories; the tests must pass with any seed.
 """
@@ -22,7 +22,7 @@ from model_tests.judge.second.observer import History, observe
 
 SEED = int(os.environ.get("LONGPOLL_SEED", "0")) * 1_000_000
 WORKERS = 4
-"""The number of pieces of a long test, each in its own group."""
+"""The number of parts into which a long test is split, each in its own xdist group."""
 FAULTS = 20
 QUICK_CHANGED, LONG_CHANGED = 15, 10_000
 QUICK_TROUBLED, LONG_TROUBLED = 6, 1_000
@@ -35,14 +35,14 @@ ONCE_APART = (
     (400_050, 11, "set queue_offset other"),
     (7_200_124, 33, "set offsets default"),
 )
-"""(History, place in it, fault): cases in which the two judges once disagreed."""
+"""(History, index of the changed event, fault): cases in which the two judges once disagreed."""
 NEEDLESS_MOST = 0.01
 """The largest permitted share of needlessly `unknown` verdicts, among histories that were valid before the fault."""
 UNKNOWN_MOST = 0.2
-"""The largest share of `unknown` verdicts if the fault left the evidence, among histories that were valid before.
+"""The largest share of `unknown` verdicts for faults that leave the evidence complete, in histories valid before.
 
-Reasons for most of these verdicts: a missing beginning or end, an answer with another queue than its request, or tags
-that were not recorded. Histories with a missing field are not counted here."""
+Most of these verdicts have one of three reasons: the beginning or end is missing, an answer names a different queue
+from its request's queue, or tags were not recorded. Histories with a missing field are not counted here."""
 CONVICTED_LEAST = 0.97
 """The least share of the second judge's violations that the judge must report too."""
 
@@ -56,7 +56,7 @@ def pieces(quick: int, long: int) -> list[object]:
 
 
 def faulty(piece: int) -> Iterator[tuple[str, History, bool]]:
-    """An endless sequence of histories with one fault each; four in five are of a calm broker.
+    """Yield endless histories with one fault each; four of five are of a broker without disturbances.
 
     The flag of each history is true if the history was not `valid` even without the fault.
     """
@@ -115,7 +115,7 @@ def test_both_judges_agree_on_earlier_differences(seed: int, place: int, operati
 
 @pytest.mark.parametrize("verdict", ["unknown", "valid"])
 def test_a_judge_with_a_constant_verdict_is_noticed(verdict: str, tmp_path: Path) -> None:
-    """A judge that always says `unknown` is too cautious, and one that always says `valid` disagrees."""
+    """A judge that always answers `unknown` is too cautious, and a judge that always answers `valid` disagrees."""
 
     def judge(_history: History, _directory: Path) -> Judged:
         return Judged(verdict, frozenset(), ())
@@ -126,7 +126,7 @@ def test_a_judge_with_a_constant_verdict_is_noticed(verdict: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(("piece", "count"), pieces(QUICK_TROUBLED, LONG_TROUBLED))
-def test_troubles_of_a_correct_broker_cause_no_violation(piece: int, count: int, tmp_path: Path) -> None:
+def test_disturbances_of_a_correct_broker_cause_no_violation(piece: int, count: int, tmp_path: Path) -> None:
     found = Agreement()
     for number in range(count):
         seed = SEED + 100_000 * piece + number
@@ -156,5 +156,5 @@ def befallen() -> Counter[str]:
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_every_trouble_befalls_some_broker(trouble: str, befallen: Counter[str]) -> None:
+def test_every_disturbance_occurs_in_some_history(trouble: str, befallen: Counter[str]) -> None:
     assert befallen[trouble] >= 5, befallen

@@ -1,6 +1,6 @@
 """The smallest histories on which the two judges once differed. Now the judges agree on each of them.
 
-Each line of `second/differences.txt` has the common result (a verdict, a clause, or `any`) and then one story.
+Each line of `second/differences.txt` has the common result (a verdict, a clause, or `any`) and then a small history.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def history_of(one: Story) -> History:
 
 
 def agree(history: History, says: str, directory: Path) -> None:
-    """Assert the same result from both judges; the second may report more clauses of one answer."""
+    """Assert the same result from both judges; the second judge may report more clauses for an answer."""
     first, second = judge_it(history, directory), weigh(history.meta, history.events)
     assert first.violated <= second.violated, (first, second)
     assert bool(first.violated) == bool(second.violated), (first, second)
@@ -57,7 +57,7 @@ def test_both_judges_say_the_same(one: Story, tmp_path: Path) -> None:
 @pytest.mark.parametrize("declares", DECLARED)
 @pytest.mark.parametrize("one", [pytest.param(one, id=one.title.partition(" ")[0]) for one in KNOWN])
 def test_a_clock_that_is_not_declared_well_measures_nothing(one: Story, declares: str, tmp_path: Path) -> None:
-    """Only a second answer to a request is a violation without a valid clock."""
+    """Without a validly declared clock, only a second answer to a request is reported as a violation."""
     history, declaration = history_of(one), DECLARED[declares]
     (source,) = history.meta["sources"]
     history.meta["sources"] = [] if declaration is None else [source | declaration]

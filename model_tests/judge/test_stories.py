@@ -1,4 +1,4 @@
-"""Small histories with their expected clauses, judged together, in buckets, while they grow, and alone."""
+"""Small histories, called stories, with their expected clauses, judged together, in buckets, growing, and alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES: Final = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 STORIES: Final = [one for file in FILES for one in stories(file)]
 MIXED: Final = [one for one in STORIES if not {"policy", "alone"} & one.options.keys() and "broker" not in one.text]
 CHAOS: Final = "What is found does not hang on the order of the events"
-"""In this story the order of events decides which of several findings with one cause is reported."""
+"""Title of a story in which the order of events decides which of several findings with one cause is reported."""
 FIRST: Final = {clause: one for one in reversed(STORIES) for clause in one.expected}
 ALONE: Final = [
     one for number, one in enumerate(STORIES) if not number % 10 or one not in MIXED or one in FIRST.values()
@@ -46,7 +46,7 @@ EVIDENT: Final = [[one for one in ALONE if clause in one.expected][:2] for claus
 GROWING: Final = [one for one in MIXED if "expire" not in one.text]
 """Stories that can be combined, except those with a step before its request, which a follower reports too early."""
 LINKED: Final = "Connections that overlap are of one life"
-"""In this story a third connection links two others, and its events are not in the evidence."""
+"""Title of a story in which a third connection links two others, although its events are not in the evidence."""
 MANY: Final = 12
 FEW: Final = 5
 """The most stories in a history that is cut into windows of single events, because each window takes as long as a
@@ -163,7 +163,7 @@ def test_buckets_parts_and_order_change_nothing(
     borders: list[int],
     how: tuple[int, str, random.Random],
 ) -> None:
-    """Combined stories give the same findings as each alone, whatever part or bucket an event is in."""
+    """Combined stories give the same findings as single stories, whatever part or bucket an event is in."""
     (size, order, dice), (meta, events) = how, together(several)
     if order == "time":
         events.sort(key=lambda event: event.after_ns)
@@ -185,12 +185,12 @@ FAR: Final = [
     *[one for one in LONG if one.title == "Retention may have removed what was passed over"][:2],
     *(one for one in STORIES if one.file == "windows_in_parts"),
 ]
-"""Stories whose verdicts depend on events of a part far before or after."""
+"""Stories whose verdicts depend on events in a distant part of the history."""
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_a_queue_cut_into_parts_has_the_same_findings(number: int, tmp_path: Path) -> None:
-    """Each part has two events and the events that they depend on, so the findings do not change."""
+    """Each part has two events and the events that these two depend on, so the findings do not change."""
     for place, one in enumerate((*FAR, *LONG[::36])[number::3]):
         history = find([write_story(one, tmp_path / f"{place}")])
         whole, cut = (
@@ -211,7 +211,7 @@ CUT: Final = (
     "unknown: send r @0..5; ack queue=1",
     "log.acknowledged.once: send a @0; ack a queue_offset=3 @9; send b @5;",
 )
-"""The beginnings of stories whose clauses compare distant events. A part of the history once lacked such an event."""
+"""The beginnings of stories whose clauses compare distant events, one of which a part of the history once lacked."""
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ LINKED_ELSEWHERE: Final = story(
     "none r4 queue=1 @30..31; pull r40 connection=d offset=10 may_hold=false @40..41; "
     "none r40 connection=d offset_min=2 offset_max=10 offset_next=10 @42..43"
 )
-"""The lowest offset of queue 0 falls; only answers of two other queues show that the broker was not restarted."""
+"""The lowest offset of queue 0 falls. Only answers from two other queues show that the broker was not restarted."""
 
 
 @pytest.mark.parametrize(("border", "is_reversed"), [(border, border % 2 > 0) for border in range(9)])
@@ -288,7 +288,7 @@ def some_sends(dice: random.Random) -> Story:
 
 @pytest.mark.parametrize("seed", range(9))
 def test_the_order_of_sends_in_the_files_changes_no_finding(seed: int, tmp_path: Path) -> None:
-    """If several messages contradict one message, the earliest is reported, not the first that was read."""
+    """If several messages contradict a message, the judge reports the earliest, not the first that it read."""
     dice = random.Random(seed)
     one = some_sends(dice)
     events, found = one.told(), list[list[str]]()

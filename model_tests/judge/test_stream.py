@@ -32,7 +32,7 @@ PIECES = 3
 
 @define
 class Streamed:
-    """A history of one growing part, judged in the way of a Spark stream but without Spark."""
+    """A history in one growing file, judged like a Spark stream but without Spark."""
 
     directory: Path
     listing: Listing = field(factory=lambda: Listing(LIMITS))
@@ -103,7 +103,7 @@ NOWHERE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", NOWHERE)
 def test_an_answer_in_another_group_is_not_missing(what: str, tmp_path: Path) -> None:
-    """An answer with another queue than its request makes the verdict unknown, as for the whole history.
+    """An answer that names a different queue from its request's queue makes the verdict unknown, also in a stream.
 
     An answer without a queue belongs to its request's queue.
     """

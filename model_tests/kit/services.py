@@ -1,4 +1,4 @@
-"""Small long-polling services in memory, and subjects for them, in real or virtual time.
+"""Small long-polling services in memory, and subjects with which the kit tests them, in real or virtual time.
 
 Clients read a `Feed` by offset and consume a `TakeQueue`. A fault is a parameter, or a subclass with one wrong method.
 """
@@ -31,7 +31,7 @@ class Poll:
     beats: int = 0
     others: tuple[Poll, ...] = ()
     looks_at: int = 2
-    """The number of the poll's queues that can wake the poll."""
+    """The number of the poll's queues whose messages can wake the poll."""
     woken: Event = field(factory=lambda: RealRuntime().event())
 
 
@@ -40,9 +40,9 @@ class Feed:
     runtime: Runtime = field(factory=RealRuntime)
     wakes: int = 1_000_000
     holds: Callable[[int], int] = lambda timeout_ms: timeout_ms
-    """Timeout of a poll, ms -> the time that it waits, ms."""
+    """Timeout of a poll in ms -> the time in ms that the service holds the poll."""
     gives: Callable[[list[bytes]], list[bytes]] = lambda messages: messages
-    """The messages of the right answer -> the messages of the answer."""
+    """The messages of the correct answer -> the messages of the actual answer."""
     keeps: Callable[[bytes], bytes] = lambda body: body
     names: Callable[[str], str] = lambda queue: queue
     beats: int = 0
@@ -197,7 +197,7 @@ class NewestPollFirst(TakeQueue):
 
 
 class LooksAgain(Feed):
-    """A poll checks every 20 ms, because only time can bring it a message."""
+    """A waiting poll is not notified of messages, so it checks for them every 20 ms."""
 
     def wait(self, poll: Poll) -> None:
         while not (poll.is_cancelled or self.has_some(poll)) and self.left_s(poll) > 0:
@@ -231,7 +231,7 @@ class GivesToAll(TakeQueue):
         return taken
 
 
-# -- one method written wrongly ----------------------------------------------------------------------------------------
+# -- one wrong method --------------------------------------------------------------------------------------------------
 
 
 class GivesUpOnOthers(Feed):
@@ -378,7 +378,7 @@ class HangsBehindTheEnd(Feed):
 
 
 class ForgetsIdle(Feed):
-    """A queue that was idle for 4 s is empty afterwards."""
+    """A queue that was idle for 4 s loses its messages."""
 
     used_ns = 0
 
@@ -407,7 +407,7 @@ class LateOnce(Feed):
 
 @define(eq=False, slots=False)
 class Limited(Feed):
-    """At most `most` polls wait. Another poll is answered at once without messages, or waits `beyond_ms` longer."""
+    """At most `most` polls wait. Any further poll is answered at once without messages, or waits `beyond_ms` longer."""
 
     most: int = 10
     beyond_ms: int = -NEVER_MS
@@ -438,7 +438,7 @@ class Pool(Feed):
 
     def poll(self, poll: Poll) -> list[bytes]:
         with self.thread():
-            # The service reads the request only at this time.
+            # The timeout begins only when the service reads the request.
             poll.until_ns = self.runtime.monotonic_ns() + poll.timeout_ms * MS
             return super().poll(poll)
 
@@ -472,7 +472,7 @@ class Confirmed(Feed):
     """A poll at a position deletes the messages before the position, which can no longer be read."""
 
     more: int = -1
-    """How many messages before an answer the answer confirms too; with -1 an answer confirms nothing."""
+    """How many messages before its own an answer also confirms; with -1 an answer confirms nothing."""
     gone: dict[str, int] = field(factory=lambda: defaultdict(int))
 
     def answer(self, poll: Poll) -> list[bytes]:
@@ -690,7 +690,7 @@ class EndsSeveralEarly(Able):
 
 
 class AddsToSeveral(Able):
-    """An answer from several queues also has a message that belongs to none of the queues."""
+    """An answer from several queues has an additional message that belongs to no queue."""
 
     def finish_poll(self, handle: Poll) -> Polled:
         answer = super().finish_poll(handle)

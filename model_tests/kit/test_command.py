@@ -28,7 +28,7 @@ QUICK = ("--for", "0.1", "--polls", "2", "--seed", "14")
 
 
 class Server(ThreadingHTTPServer):
-    """A server whose threads end only when their polls are over."""
+    """A server that joins its threads only after their polls have ended."""
 
     request_queue_size = 64
 
@@ -125,7 +125,7 @@ def described(directory: Path, text: str = DESCRIPTION) -> str:
 
 
 def test_a_service_may_take_json_and_need_headers(serving: Callable[[Any], str], tmp_path: Path) -> None:
-    """Without JSON and headers, the first request is refused in a sentence that names the message's place."""
+    """Without JSON and headers, the first request is refused, with a sentence that names the place for the message."""
     url, own = serving(TakesJson), 'publish_body = "text"\nheaders = {X-Key = "secret"}\n'
     refused = run(url, "--service", described(tmp_path), *QUICK)
     done = run(url, "--service", described(tmp_path, DESCRIPTION + own), "--json", *QUICK)
@@ -223,7 +223,7 @@ def test_no_call_outlives_a_nats_server_that_does_not_answer(
 
 
 def test_the_process_of_a_local_service_is_found() -> None:
-    """The process of a local service is found, so its waits for a processor do not count as late answers."""
+    """The kit subtracts the time in which this process waits for a processor from the lateness of answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         process_id = addresses.local_process("127.0.0.1", listening.getsockname()[1])
         assert Path(f"/proc/{process_id}").samefile("/proc/self")

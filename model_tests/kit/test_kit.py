@@ -65,7 +65,7 @@ def test_a_race_between_two_lines_is_found_at_once(
 
 
 def test_a_race_is_found_if_no_line_can_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The publisher waits without using processor time, so the poll in flight continues."""
+    """The publisher waits without using processor time, so the poll in flight can continue."""
     excuse_nothing(monkeypatch)
     mine = machine(lambda: InMemory(SlowToHold()), **IMPATIENT)()
     with pytest.raises(ViolationError, match="no_lost_wakeup"):
@@ -74,7 +74,7 @@ def test_a_race_is_found_if_no_line_can_be_paused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_paused_poll_is_not_counted_as_held() -> None:
-    """The paused poll may have reached the service only when its message was there."""
+    """A paused poll may reach the service only after its message was published."""
     mine = machine(InMemory, **PATIENT)()
     mine.preempt(queue=0, payload=b"", who="poll")
     counts = dict(mine.run.counts)
@@ -141,7 +141,7 @@ def test_two_machines_have_separate_cases() -> None:
 
 
 def test_a_failure_is_minimal_with_a_timeline_and_code() -> None:
-    """Each kind of step is tried alone first, and the printed code raises the same violation."""
+    """The kit tries each kind of step alone first, and the code in its report raises the same violation."""
 
     def main(runtime: Runtime) -> None:
         mine = virtual.machine(of(Feed, wakes=1), runtime)
@@ -227,7 +227,7 @@ def test_an_answer_is_judged(queue: Queue, bodies: list[bytes], cancelled_ns: in
     ],
 )
 def test_pauses_in_one_step_affect_only_its_axis(reached: str, late: int, why: str) -> None:
-    """One pause makes all polls of a herd late, which would outweigh the random steps."""
+    """One pause makes all polls of a thundering herd late, which would outweigh the random steps."""
     run = Run(RealRuntime(), "kit", counts=Counter(dict.fromkeys([*NEEDED, TIMED], 1)), excused_alone=500)
     run.axes["polls at once"] = reached
     run.excused[TIMED] = late
@@ -275,7 +275,7 @@ def test_an_endless_host_pause_ends_the_example(monkeypatch: pytest.MonkeyPatch)
 
 
 class Looks(InMemory):
-    """A subject that reports a second answer to polls with some waits."""
+    """A subject that reports a second answer to polls with certain timeouts."""
 
     again = range(0)
 
@@ -354,13 +354,13 @@ class Refuses(InMemory):
     ],
 )
 def test_a_mistake_in_a_subject_is_raised(make: Any, error: type[Exception], said: str) -> None:
-    """The error says how to fix the subject, and the kit does not report it as a fault of the service."""
+    """The error says how to fix the subject, and the kit does not report the mistake as a fault of the service."""
     with pytest.raises(error, match=said):
         virtual.exercise(make, SOME)
 
 
 def test_a_mistake_in_a_machine_is_raised() -> None:
-    """A violation raised by the subject counts, even for a poll whose other errors do not."""
+    """If the subject raises a violation, it counts, even for a poll whose other errors are ignored."""
     with pytest.raises(SubjectError, match=r"LongPollMachine\.subject is not set"):
         longpoll.LongPollMachine.exercise(FEW)
     assert issubclass(SubjectError, longpoll.UserError)
@@ -369,7 +369,7 @@ def test_a_mistake_in_a_machine_is_raised() -> None:
 
 
 FAILING_CALLS: Final = {"subject": 14, "cancel": 4, "restart": 2, "close": 14}
-"""Method -> the number of the call that fails, by default a later one."""
+"""Method -> the number of its call that fails."""
 
 
 @pytest.mark.parametrize("where", ["subject", "publish", "start_poll", "finish_poll", "cancel", "restart", "close"])
@@ -452,7 +452,7 @@ def test_the_judge_finds_a_fault_in_the_same_run(name: str, prop: str, tmp_path:
 
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_one_delay_is_no_violation(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One late poll is not recorded, because the host may be the cause; with the injected fault it is a violation."""
+    """One late poll is not recorded, because the host may be the cause. With the injected fault, it is a violation."""
     monkeypatch.setattr(LateOnce, "was_late", False)
     if is_planted:
         tell = Example._tell_answered
@@ -497,7 +497,7 @@ class Heard:
 
 
 def test_a_history_claims_only_observed_times() -> None:
-    """A poll has its earliest possible begin and a certain end. A poll with an uncertain end is left out.
+    """The history has each poll's earliest possible begin and certain end. A poll with an uncertain end is left out.
 
     An unpublished message gets an offset after the end.
     """

@@ -78,7 +78,7 @@ def test_the_picture_of_real_servers_shows_the_table() -> None:
     page = services_plot.PAGE.read_text("utf-8")
     lines = services_plot.of_table(page)
 
-    # Two of the lines are the head of the table and its rule.
+    # Two of the lines are the table's header row and separator.
     assert len(lines) == page.partition("## What")[0].count("\n| ") - 2
     assert services_plot.DRAWN.read_text("utf-8") == services_plot.drawn(lines)
     assert services_plot.drawn(lines).count("<circle") == 2 * len(lines) + 2

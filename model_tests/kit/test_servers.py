@@ -1,4 +1,4 @@
-"""`longpoll kit` with each real server: a correct one is valid, and the death of one is reported in a sentence."""
+"""`longpoll kit` with each real server: a correct server is valid, and a killed server is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        # Each run waits for most of its time, so workers share them.
+        # Each run mostly waits, so the runs are distributed among the workers.
         pytest.param(name, mode, marks=pytest.mark.xdist_group(f"kit {name} {mode}"))
         for name, kind in KINDS.items()
         for mode in kind.modes
@@ -49,7 +49,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     ],
 )
 def test_a_real_server_is_valid(name: str, mode: str, tmp_path: Path) -> None:
-    """Extreme cases and some random steps; 40 polls at once are enough to test the subject."""
+    """The run has the extreme cases and some random steps. To test a subject, 40 concurrent polls are enough."""
     for server in server_of(name, tmp_path):
         words = [server.url, *(["--mode", mode] if mode else []), "--for", "40", "--polls", "40", "--json", *PATIENT]
         done = CliRunner().invoke(kit, words)

@@ -145,7 +145,7 @@ RIGHT: Final[dict[str, Making]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name: str) -> None:
-    """The report has the property, and the steps and events that lead to the violation."""
+    """The report names the property, and lists the steps and events that lead to the violation."""
     properties, make = FAULTS[name]
     report = exercise(make, SOME, silence_ms=30_000)
 
@@ -180,7 +180,7 @@ def test_every_property_is_found_broken() -> None:
     [(lambda ms: ms // 2, ""), (lambda _ms: 0, "holds")],
 )
 def test_a_service_may_answer_early_if_its_user_allows_it(holds: Callable[[int], int], prop: str) -> None:
-    """The service must still hold a poll, answer with an available message, and wake a poll for a new one."""
+    """The service must still hold a poll, answer with an available message, and wake a poll for a new message."""
     early = partial(exercise, chosen=SOME, may_answer_early=True)
 
     assert early(of(Feed, holds=holds)).property == prop
@@ -215,7 +215,7 @@ def test_a_message_of_another_queue_comes_when_a_poll_is_held() -> None:
     [(0.5, "valid", "12 messages"), (0.9, "valid", "7 messages"), (2.0, "unknown", "not shown")],
 )
 def test_a_slow_service_has_its_verdict_in_time(takes_s: float, verdict: str, burst: str) -> None:
-    """Each axis begins while there is time; the report names what was left out, and a burst has fewer messages."""
+    """An axis begins only while there is time. The report names omitted axes, and bursts have fewer messages."""
 
     def main(runtime: Runtime) -> tuple[float, KitReport]:
         slow = of(services.Slow, takes_s=takes_s, WAIT_UNIT_MS=1_000)

@@ -16,7 +16,9 @@ MS: Final = 1_000_000
 
 
 Event = tuple[Any, ...]
-"""A method of the writer with its arguments. `answered` and `abandoned` concern the last poll; `pass` is in ms."""
+"""A method of the writer with its arguments, or `pass` with a number of ms.
+
+`answered` and `abandoned` concern the last poll."""
 GOOD: Final[list[Event]] = [
     *(
         event
@@ -73,7 +75,7 @@ class Clock(longpoll.RealRuntime):
 
 
 def judged(directory: Path, events: Sequence[Event], since_ms: int | None = None) -> Result:
-    """The verdict on a written history, in which no answer was sent before `since_ms`."""
+    """Return the verdict on a written history; before `since_ms` the service had not sent any answer."""
     clock = Clock()
     poll: Any = None
     with longpoll.HistoryWriter(clock, directory) as history:

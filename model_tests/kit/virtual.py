@@ -29,7 +29,7 @@ Make = Callable[[Runtime], LongPollSubject]
 
 
 class NoPauses(HostPauseWatch):
-    """The host pauses of a simulation. The list is empty unless a test adds a pause."""
+    """The host pauses of a simulation, which has no pause unless a test adds one."""
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +81,7 @@ def exercise(
     seconds: float | None = None,
     **attributes: Any,
 ) -> KitReport:
-    """The kit's report on a service; with `seed` the threads are scheduled at random."""
+    """Return the kit's report on a service; with `seed` the threads are scheduled at random from this seed."""
 
     def main(runtime: Runtime) -> KitReport:
         mine = machine(make, runtime, watch, **attributes)

@@ -1,4 +1,4 @@
-"""The property suite over the network passes with our broker, fails for each injected fault, and its model is right."""
+"""The property suite over the network passes with our broker and fails for each injected fault; its model is right."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(broker: EmbeddedBroker, *, max_examples: int = 40, step_count: int = 40,
 
 
 def falsified(report: KitReport) -> str:
-    """The falsified properties, even if some kinds of polls have not been seen."""
+    """Return the falsified properties of a report, even if some kinds of polls have not been seen."""
     return report.why if report.verdict == "invalid" else ""
 
 
@@ -68,7 +68,7 @@ def test_the_served_broker_keeps_the_model(tmp_path: Path, policy: str) -> None:
 def test_the_served_broker_keeps_its_promises_under_concurrency(
     policy: str, config: BrokerConfig, step_count: int, tmp_path: Path
 ) -> None:
-    """With two threads pulls and sends overlap; rocketmq-4.9, at most one scan late, promises less."""
+    """With two threads, pulls and sends overlap. rocketmq-4.9 promises only answers that are at most one scan late."""
     with EmbeddedBroker(RealRuntime(), str(tmp_path), policy=preset(policy), config=config) as subject:
         report = run(subject, max_examples=4, step_count=step_count)
     assert not falsified(report), report
@@ -88,7 +88,7 @@ def test_the_history_of_the_suite_is_valid(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-4.9"])
 def test_the_served_broker_keeps_the_model_for_long(tmp_path: Path, policy: str) -> None:
-    """Every rule runs many times; there are fewer examples if each deadline waits for a scan of 5 s."""
+    """Every rule runs many times. There are fewer examples if each deadline must wait for a scan of 5 s."""
     with EmbeddedBroker(RealRuntime(), str(tmp_path), policy=preset(policy)) as subject:
         scans = subject.expectations.scan_period_ms is not None
         report = run(subject, max_examples=8 if scans else 200, step_count=80)
@@ -97,7 +97,9 @@ def test_the_served_broker_keeps_the_model_for_long(tmp_path: Path, policy: str)
 
 
 WINDOW_S = 0.025
-"""The total delay of two dozen pulls held one after the other must not exceed the client's patience."""
+"""How long a pull waits between its read and its hold, in seconds.
+
+Two dozen pulls that wait one after the other must not exceed the client's patience."""
 
 
 class WideningRuntime(RealRuntime):
@@ -141,7 +143,7 @@ def widened(directory: Path) -> KitReport:
 
 
 def test_without_the_recheck_a_wake_is_lost(tmp_path: Path) -> None:
-    """Strict without its recheck loses the wake of a pull that a message overtakes between read and hold.
+    """Strict without its recheck loses the wake of a pull if a message arrives between the pull's read and its hold.
 
     Only a message that was acknowledged after its pull began breaks the property. `cancel` and `send_one_way` overtake
     a pull as well as `cross` does, so any of these steps may have sent the message.
@@ -261,7 +263,7 @@ def queue_of(*tags: str, file_units: int = 1_000) -> WireQueue:
 
 
 def pull_of(offset: int, wanted: Wanted = ALL, *, timeout_ms: int = 0, begun_ns: int = LATER) -> Ask:
-    """A pull from this offset on; by default it begins after all messages are there."""
+    """A pull from this offset on; by default it begins after all messages were acknowledged."""
     return Ask(1, "T@0", max(offset, 0), PullTerms(wanted=wanted, offset=offset), timeout_ms, begun_ns)
 
 

@@ -63,7 +63,7 @@ class Queue:
 
 
 def expected_read(queue: Queue, offset: int, count: int, tag: str | None) -> tuple[str, int, list[int]]:
-    """The (status, next offset, message offsets) that getMessage must return, from its rules."""
+    """Return the (status, next offset, message offsets) that the rules of `getMessage` require."""
     end = queue.visible
     if not queue.known:
         return "NO_MESSAGE_IN_QUEUE", 0, []
@@ -109,7 +109,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(keys=st.lists(st.sampled_from(QUEUES), max_size=6), size=st.integers(0, 220), tag=st.sampled_from(TAGS))
     def append_burst(self, keys: list[tuple[str, int]], size: int, tag: str | None) -> None:
-        """Append the part of a burst that the store accepts, and append the other messages one by one."""
+        """Append as many messages of a burst as the store accepts at once, and then the remaining ones one by one."""
         body = "r" * size
         burst = self.store.put_burst([message(*key, body.encode(), tag=tag) for key in keys])
         for key, arrival in zip(keys, burst, strict=False):
@@ -188,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def kill_and_open(self) -> None:
-        """Open a copy of the directory as after a kill; a crash damages at most the tails of files."""
+        """Open a copy of the directory, as after a kill, and check that at most the ends of files are damaged."""
         self.kills += 1
         killed = self.root / str(self.kills)
         shutil.copytree(self.directory, killed)

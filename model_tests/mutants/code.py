@@ -1,7 +1,7 @@
-"""Mutants of the code, by cosmic-ray: `make mutants [MODULE=GLOB]` prints those that no test kills.
+"""Mutants of the code, by cosmic-ray: `make mutants [MODULE=GLOB]` prints the mutants that no test kills.
 
-Each module is mutated in a copy of the tree. The tests that meet its mutants are the test files that import the
-module, or any module of its package if none does. Several modules run side by side.
+Each module is mutated in a copy of the tree. Its mutants are tested by the test files that import the module or, if no
+test file imports it, any module of its package. Several modules are tested in parallel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ name = "local"
 [cosmic-ray.filters.operators-filter]
 exclude-operators = ["core/ReplaceBinaryOperator_BitOr_.*", "core/RemoveDecorator"]
 """
-"""Mutations of `|` are left out: it is nearly always part of a type."""
+"""The configuration of cosmic-ray. Mutations of `|` are left out, because `|` is nearly always part of a type."""
 
 
 @frozen
@@ -79,7 +79,10 @@ def changed_since(base: str) -> set[Path]:
 
 
 def tried(module: str, tests: Sequence[str]) -> tuple[int, list[Survivor]]:
-    """The number of a module's mutants, and the survivors; raises UserError if its tests fail without a mutant."""
+    """Return the number of a module's mutants, and those that survive the tests.
+
+    Raises UserError if the tests fail without a mutant.
+    """
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory, "tree")
         copy_tree(tree)

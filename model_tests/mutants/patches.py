@@ -1,11 +1,11 @@
-"""The zoo: historic bugs as patches of our sources. Shows that the test named in each patch's head finds its bug.
+"""The zoo: historic bugs as patches of our sources. Shows that the tests named at the top of each patch find its bug.
 
     python -m model_tests.mutants.patches              # every bug: apply the patch to a copy, run its test
     python -m model_tests.mutants.patches NAME...      # some bugs
     python -m model_tests.mutants.patches --list       # their names and titles
 
-A patch begins with `# title:`, `# source:` and `# found by:` (tests, or a file of tests), and may have `# symptom:`.
-To add one, change the code, then write `git diff` below such a head.
+A patch begins with `# title:`, `# source:` and `# found by:` (tests, or a file of tests), and may have `# symptom:`. To
+add a patch, change the code, and write the output of `git diff` below these lines.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ def copy_tree(target: Path) -> None:
 
 
 def apply(bug: Bug, tree: Path, *options: str) -> None:
-    """Apply a patch, take it back with `-R`, or only check it with `--check`; raises PatchError."""
+    """Apply a patch, revert it with `-R`, or only check it with `--check`; raises PatchError."""
     words = ["git", "apply", "-C1", *options, str(bug.patch)]
     done = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PatchError(f"{bug.name}: {done.stderr.strip()}")
     for file in bug.files:
-        # Python would use the old compiled file if the changed source had the same second and size.
+        # Compiled files are removed, because Python would reuse one if its changed source had the same second and size.
         if "--check" not in options:
             Path(cache_from_source(str(tree / file))).unlink(missing_ok=True)
 

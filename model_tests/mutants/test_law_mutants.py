@@ -49,7 +49,7 @@ def test_mutants_of_any_action_are_detected() -> None:
     ("policy", "bounds"), [*((policy, "tiny") for policy in PRESETS), *(("strict", aspect) for aspect in EXPLORATIONS)]
 )
 def test_every_mutant_of_every_action_is_detected(policy: str, bounds: str) -> None:
-    """Each mutant of every preset is detected, and each mutant of our policy under every feature with one request."""
+    """Each mutant of every preset is detected. For our policy this also holds for every feature with one request."""
     requests = None if bounds in {"tiny", "queues", "limit", "capacity"} else 1
     found = list(catches(preset(policy), named(bounds, preset(policy), requests=requests)))
 
@@ -69,7 +69,7 @@ def test_the_comparison_begins_at_the_pinned_numbers(policy: str) -> None:
 
 
 def test_a_mutant_without_an_effect_is_left_out() -> None:
-    """A mutant that changes no state is left out; a guard without one of its parts changes some state."""
+    """A mutant that changes no state is left out. Removing a part of a guard changes some state."""
     policy, size = preset("strict"), named("tiny", preset("strict"))
     model = specification_of(policy, size)
     states = reached(model)

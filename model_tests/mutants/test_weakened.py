@@ -1,4 +1,4 @@
-"""A weakened specification breaks each property, and the pinned table has one for each part of a property."""
+"""For each part of a property, the pinned table has a weakened specification that breaks the property."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ KNOWN = [row for row in ROWS if row.policy]
 QUICK = {_name(row) for row in KNOWN if row.mutant in JUMPS}
 QUICK |= {_name(row) for row in KNOWN[::EVERY]} | {f"{name} whole" for name in ONCE_UNBROKEN}
 ONLY_IN_PROOFS = ["_overfilling: without `model.state.is_limited` (58.1)"]
-"""A proof leaves open whether there is a limit; in an exploration with the feature there always is one."""
+"""Mutants that only proofs can detect.
+
+A proof leaves open whether there is a limit. In an exploration with the feature there always is a limit."""
 
 
 def test_each_property_is_violated_by_some_specification() -> None:

@@ -1,4 +1,4 @@
-"""Each patch of the zoo applies and names tests that find its bug, and each critical section has a patch."""
+"""Each patch of the zoo applies and names tests that find its bug, and a patch removes each critical section."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ QUICK: Final = (
 """Bugs whose tests take only a few seconds, from the hold table, the store, a filter, the client and a batch."""
 LOCK: Final = re.compile(r"_lock|shard\.lock")
 ONE_READ: Final = {
-    "assert_tidy": 1,  # Only tests call this function, when no thread is running.
+    "assert_tidy": 1,  # Only tests call this function, and only when no other thread is running.
     "_keep": 1,  # One bytecode copies the list, and the traversal that follows checks each entry again.
     "scan": 1,  # One bytecode copies the list of buckets.
     "_sweep": 2,  # The result for one bucket may be out of date when it is used, and one bytecode removes an entry.
     "_wake_all": 1,  # One bytecode copies the list of buckets.
 }
-"""Function -> its locks around a single bytecode, without which nothing changes while bytecodes are atomic."""
+"""Function -> how many of its locks protect a single bytecode. Bytecodes are atomic, so no test detects their removal.
+"""
 
 
 @pytest.fixture(scope="module")

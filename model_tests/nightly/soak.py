@@ -243,7 +243,7 @@ class Soak:
         if answer.code:
             raise ClientError(f"topic {topic} cannot be made: code {answer.code} {answer.remark}")
 
-    # -- what goes wrong ---------------------------------------------------------------------------------------------
+    # -- injected faults of the machine ------------------------------------------------------------------------------
 
     def _fate(self, plan: Plan, topic: str, account: Checker) -> None:
         draw = random.Random(plan.seed ^ 0x50AC)
@@ -271,7 +271,7 @@ class Soak:
         self._start(topic)
         account.started()
 
-    # -- the broker's lives ------------------------------------------------------------------------------------------
+    # -- runs of the broker process ----------------------------------------------------------------------------------
 
     @property
     def _history(self) -> Path:

@@ -63,7 +63,7 @@ def test_a_killed_broker_keeps_every_promise(running: Soak, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [tmp_path / "store"]
 
 
-# -- planted faults --------------------------------------------------------------------------------------------------
+# -- injected faults -------------------------------------------------------------------------------------------------
 
 
 def lose_the_log(store: Path) -> None:

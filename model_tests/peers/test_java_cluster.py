@@ -138,7 +138,7 @@ def _where_members_are(address: Address, topic: str) -> dict[tuple[str, int], in
     return {(name, int(queue_id)): int(offset) for name, queue_id, offset in rows}
 
 
-# -- what each answers -------------------------------------------------------------------------------------------------
+# -- the answers of each broker ----------------------------------------------------------------------------------------
 
 
 def trimmed(address: Address) -> list[object]:

@@ -247,7 +247,7 @@ def stated(requests: int) -> Statements:
 
 TWO: Final = stated(2)
 
-# -- the law of fewer ----------------------------------------------------------------------------------------------
+# -- the specification of fewer requests ---------------------------------------------------------------------------
 
 
 FOUR: Final = stated(4)
@@ -397,7 +397,7 @@ def test_a_specification_that_differs_with_fewer_requests_is_refused(
         compare(FOUR, change(TWO), Readers())
 
 
-# -- how many are enough -------------------------------------------------------------------------------------------
+# -- the cutoff ----------------------------------------------------------------------------------------------------
 
 
 def _nobody_is(phase: str) -> Callable[[State], Bool]:

@@ -76,7 +76,7 @@ def _broken(bounds: Bounds) -> list[str]:
     return [each.name for each in found.verdicts if each.verdict == "violated"]
 
 
-# -- slips where features combine ----------------------------------------------------------------------------------
+# -- mutants that need several features ----------------------------------------------------------------------------
 
 
 def _asks(end: str, holds_in: Callable[[Bounds], bool]) -> Callable[[State, Request], Bool]:

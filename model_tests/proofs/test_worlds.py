@@ -89,7 +89,7 @@ def in_world(name: str, told: Mapping[str, Answer], found: Found = "reached") ->
     return WorldProof(name, PLAIN, whole_of(told), (Situation("hold_fires", "", "reached"), Situation("s", "", found)))
 
 
-# -- worlds --------------------------------------------------------------------------------------------------------
+# -- configurations ------------------------------------------------------------------------------------------------
 
 
 def test_an_unreached_situation_leaves_a_proof_unknown() -> None:

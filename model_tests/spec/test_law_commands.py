@@ -307,7 +307,7 @@ def test_a_usage_error_is_one_line_with_exit_code_2(words: tuple[str, ...], says
     assert done.stderr.count("\n") == 1
 
 
-def test_a_file_that_cannot_be_written_is_named(token: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(token: str, tmp_path: Path) -> None:
     done = _run("explain", token, "--output", str(tmp_path / "no" / "such" / "place"))
 
     assert done.exit_code == 2

@@ -104,7 +104,7 @@ def test_after_an_interrupt_the_current_step_of_workers_counts(monkeypatch: pyte
             assert replay(verdict.token).depth == verdict.depth
 
 
-def test_a_worker_that_is_killed_is_named() -> None:
+def test_a_worker_that_is_killed_is_reported() -> None:
     def kill(progress: Progress) -> None:
         if progress.depth == 4:
             victim = multiprocessing.active_children()[0].pid
@@ -115,7 +115,7 @@ def test_a_worker_that_is_killed_is_named() -> None:
         explore(model_named("strict"), workers=2, report=kill)
 
 
-def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_self: packed_part.Part, _words: object) -> None:
         raise MemoryError
 

@@ -83,7 +83,7 @@ def test_no_test_starts_after_the_deadline(suite: list[str]) -> None:
     assert exit_of([part]) == Exit.UNKNOWN
 
 
-def test_a_test_that_does_not_end_is_ended_and_unfinished(
+def test_a_test_that_does_not_end_is_killed_and_counts_as_unfinished(
     suite: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time limit counts from the start of the first test, so a slow start of pytest does not matter."""

@@ -429,7 +429,7 @@ def test_the_reason_for_an_incomplete_race_is_reported(handler: object, said: st
     assert races.told(report, FOUR, declared(STRICT), LIMITS).outcome == "unknown"
 
 
-# -- what is made of a race ------------------------------------------------------------------------------------------
+# -- the outcomes of a race ------------------------------------------------------------------------------------------
 
 
 def report_of(

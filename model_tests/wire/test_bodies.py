@@ -144,7 +144,7 @@ def test_the_limits_of_a_body() -> None:
 
 @pytest.mark.parametrize("pattern", [bodies._STRING_OR_BARE_KEY, bodies._STRING_OR_KEY])
 @pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b" {1:2}"])
-def test_a_string_without_an_end_is_looked_at_once(pattern: re.Pattern[bytes], end: bytes) -> None:
+def test_an_unterminated_string_is_parsed_once(pattern: re.Pattern[bytes], end: bytes) -> None:
     """Otherwise the parser would try each quote of the text as the beginning of a string that reaches to the end."""
     text = b'"' + b'\\"' * 1000 + end
     assert [found.span() for found in pattern.finditer(text)] == [(0, len(text))]

@@ -86,7 +86,7 @@ def test_what_is_written_is_read_back(header: Header) -> None:
 
 
 @given(any_header(), st.data())
-def test_a_missing_required_field_is_named(header: Header, data: st.DataObject) -> None:
+def test_a_missing_required_field_is_reported(header: Header, data: st.DataObject) -> None:
     required = [field.encode_name for field in msgspec.structs.fields(type(header)) if field.required]
     if not required:
         assert type(header).decode({}) is not None
@@ -99,7 +99,7 @@ def test_a_missing_required_field_is_named(header: Header, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("text", ["", "x", " 1", "1 ", "0x1", "1_000", "--1", "1.5", "٣", "9" * 1000, str(2**40)])
-def test_a_wrong_number_is_named(text: str) -> None:
+def test_a_wrong_number_is_reported(text: str) -> None:
     with pytest.raises(HeaderError) as caught:
         QueryConsumerOffsetRequestHeader.decode({"consumerGroup": "g", "topic": "t", "queueId": text})
     assert caught.value.field == "queueId"
@@ -352,7 +352,7 @@ def test_levels_are_numbers_with_a_unit(text: str, levels_ms: tuple[int, ...]) -
         ("1s " * (LEVEL_COUNT_MAX + 1), f"{LEVEL_COUNT_MAX + 1} levels; write 1 to"),
     ],
 )
-def test_an_invalid_list_of_levels_is_named(text: str, said: str) -> None:
+def test_an_invalid_list_of_levels_is_reported(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         delay_levels_ms(text)
     assert len(str(caught.value)) < 200

@@ -1,4 +1,4 @@
-"""Shared by the clauses: verdicts over intervals, pulls with their answers, and visible messages."""
+"""Helpers of the second judge's clauses: verdicts over intervals, pulls with their answers, and visible messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESTART_NS: Final = 1_000 * MS
 KEPT_NS: Final = 15_000 * MS
 """A killed broker loses no message older than this, because by then the message has been written to disk."""
 STARTED_NS: Final = 60_000 * MS
-"""A broker that returns within this time after an orderly stop was restarted."""
+"""A broker that is seen again within this time after an orderly stop was restarted."""
 STOPPING_NS: Final = 5_000 * MS
 """After a stopping broker has answered its pulls, it closes their connections within this time."""
 STOPPED_NS: Final = 15_000 * MS
@@ -46,13 +46,13 @@ def unknown(one: Seen, why: str) -> Said:
 
 
 def absent(record: Record, one: Seen, lo: int, hi: int, why: str) -> Iterator[Said]:
-    """Reports an event missing between two times: a violation if the record is complete there, otherwise unknown."""
+    """Report a missing event between two times: a violation if the record is complete there, otherwise unknown."""
     if record.is_whole(one.source, lo, hi):
         yield violated(one, why)
 
 
 def unrecorded(record: Record, request: Seen, hi: int, why: str) -> Iterator[Said]:
-    """Reports that a queue's log lacks an event: a violation if the broker's record is complete, otherwise unknown."""
+    """Report that a queue's log lacks an event: a violation if the broker's record is complete, otherwise unknown."""
     tellers = {one.source for one in record.events if one.broker == request.broker}
     if all(record.is_whole(source, -FAR, hi) for source in tellers):
         yield violated(request, why)
@@ -80,9 +80,10 @@ def first_answers(record: Record) -> dict[tuple[str, str], Seen]:
 
 
 def exchanges(record: Record) -> Iterator[Exchange]:
-    """Returns every pull that has an identifier and can be judged.
+    """Yield every pull that has an identifier and can be judged.
 
-    A pull is not judged if its answer names another queue, or if another request of the queue has the same identifier.
+    A pull is not judged if its answer names another queue than the pull, or if another request of the queue has the
+    same identifier.
     """
     answers = first_answers(record)
     for one in record.of("request_received"):
@@ -120,7 +121,7 @@ def is_own(record: Record) -> bool:
 
 
 def has_rolled(record: Record, request: Seen, answer: Seen) -> bool:
-    """Whether a 19 leads past the rest of a missing file, as RocketMQ's may."""
+    """Whether code 19 gives an offset after a missing log file, as RocketMQ may do."""
     skips = answer.offset_min <= request.offset < min(answer.offset_next, answer.offset_max)
     return answer.code == 19 and skips and not is_inside(record, request.source) and not is_own(record)
 
@@ -147,7 +148,7 @@ def is_inside(record: Record, source: str) -> bool:
 
 
 def policy_says(record: Record, name: str, value: str, *, unnamed: bool) -> bool:
-    """Whether every policy of the history has this value of a knob; `unnamed` if it names no policy."""
+    """Whether every policy of the history has this value of a knob; `unnamed` if a policy is unknown."""
     for text in record.policies:
         preset, *knobs = text.split("+")
         if preset not in PRESETS:
@@ -181,7 +182,8 @@ def _without_connections(record: Record, sources: set[str]) -> list[tuple[int, i
                 for gone in record.of("connection_closed")
                 if (gone.source, gone.connection) == mine and gone.lo >= opened.lo
             ]
-            # A host that loses power closes no connection: it may have done so after the last answer.
+            # A host that loses power closes no connection, so the broker may have ended at any time after the last
+            # answer.
             seen = [one.hi for one in record.of("answer_sent", "message_acknowledged") if one.line == opened.line]
             closed = min(ends)[1] if ends else FAR
             closes.append(closed)
@@ -198,7 +200,7 @@ def _without_connections(record: Record, sources: set[str]) -> list[tuple[int, i
 
 
 def ended_in_order(record: Record, source: str) -> bool:
-    """Whether an observer outside saw all connections close and stopped soon afterwards."""
+    """Whether an observer outside the broker saw all connections close and then stopped recording soon afterwards."""
     opened = [one for one in record.of("connection_opened") if one.source == source]
     stops = [one.lo for one in record.of("source_stopped") if one.source == source]
     if not opened or not stops or is_inside(record, source):
@@ -214,7 +216,7 @@ def ended_in_order(record: Record, source: str) -> bool:
 
 
 def kills(record: Record, broker: str) -> list[tuple[int, int]]:
-    """The restarts before which some observer did not see the broker stop in order."""
+    """Return the restarts of a broker that some observer did not see preceded by an orderly stop."""
     tellers = {one.source for one in record.events if one.broker == broker}
     found = []
     for since, until in restarts(record, broker):
@@ -248,7 +250,7 @@ def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> 
 
 def is_other_log(record: Record, queue: Queue, first: Seen, second: Seen, *, in_order: bool = False) -> bool:
     one, other = sorted((first, second), key=lambda event: event.lo)
-    # The source that begins first may end last.
+    # The source that begins first may also be the source that ends last.
     end = max(one.hi, other.hi)
     if {one.source, other.source} & record.jumped and (record.deletions() or record.holes):
         return True
@@ -265,7 +267,7 @@ def is_other_log(record: Record, queue: Queue, first: Seen, second: Seen, *, in_
 
 
 def begun_anew(record: Record) -> list[tuple[Queue, int, int]]:
-    """Intervals in which an unseen client may have deleted a topic (clause `evidence.begun_anew`)."""
+    """Return the intervals in which an unseen client may have deleted a topic (clause `evidence.begun_anew`)."""
     if record.anew is None:
         record.anew = list(_begun_anew(record))
     return record.anew
@@ -286,7 +288,7 @@ def _begun_anew(record: Record) -> Iterator[tuple[Queue, int, int]]:
 
 
 def unwatched(record: Record, broker: str, *, in_order: bool = False) -> list[tuple[int, int]]:
-    """Intervals in which a broker may have run without an observer.
+    """Return the intervals in which a broker may have run without an observer.
 
     With `in_order`, a source that ends in order counts as ending together with its broker.
     """
@@ -315,7 +317,7 @@ def lasts_until(record: Record, gone: Seen) -> int:
 
 
 def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
-    """Messages of a pull's queue, from any source, in the generation that contains the whole pull."""
+    """Return the messages of a pull's queue, from any source, in the queue generation that spans the whole pull."""
     own = [one for one in record.of(*kinds) if one.place == request.place]
     mine = (request.source, request.connection)
     closes = [one for one in record.of("connection_closed") if (one.source, one.connection) == mine]
@@ -339,7 +341,7 @@ def holds(record: Record) -> list[Seen]:
 def tags(record: Record, request: Seen) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
     for kind in ("append", "message_acknowledged", *(() if seen_inside(record, request.place) else ("message_seen",))):
-        # A producer may get a wrong answer, so the append decides which message is at an offset. If a broker was
+        # A producer may get a wrong answer, so the append event decides which message is at an offset. If a broker was
         # stopped in order and a later run has another message at the offset, the first append decides.
         for one in sorted(messages(record, request, kind), key=lambda told: told.lo):
             found.setdefault(one.queue_offset, {one.tag})
@@ -391,20 +393,20 @@ def emptied_before(record: Record, request: Seen) -> list[Seen]:
 
 
 def left_to(record: Record, request: Seen, *kinds: str) -> list[Seen]:
-    """Events of a pull's queue, except those that a deletion before the pull certainly removed."""
+    """Return the events of a pull's queue, except events that a deletion before the pull certainly removed."""
     emptied = emptied_before(record, request)
     own = [one for one in record.of(*kinds) if one.place == request.place]
     return [one for one in own if not any(before(one, gone) for gone in emptied)]
 
 
 def first_known(record: Record, request: Seen) -> int:
-    """The offset from which the record has every message of the pull's queue."""
+    """Return the offset from which the record contains every message of the pull's queue."""
     shown = [one.queue_offset for one in left_to(record, request, "append", "message_acknowledged")]
     return 0 if emptied_before(record, request) else min(shown, default=FAR)
 
 
 def possible_end(record: Record, request: Seen, moment: Seen) -> int | None:
-    """The highest possible visible end before the end of an event; None if any end is possible."""
+    """Return the highest end that the queue may have had before an event ended; None if any end is possible."""
     if not seen_inside(record, request.place) or deleted_between(record, request.place, request, moment):
         return None
     # An end in an earlier run of the queue can only raise the possible end, unless the queue was deleted.
@@ -446,7 +448,7 @@ def _all_closed(record: Record, answer: Seen, soon: int) -> bool:
 
 
 def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
-    """Reports a wrong response 19, unless the broker is stopping and closes its connections."""
+    """Report a wrong response 19, unless the broker is stopping and closes its connections."""
     told = told_to_stop(record, request, answer)
     if told == "yes":
         return
@@ -458,7 +460,7 @@ def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> It
     is_doubtful = request.source in record.loose and not is_inside(record, request.source) and not is_silent
     may_come = not is_inside(record, request.source) and not is_silent and record.last(request.source).lo < soon
     if may_come and not closed_after(record, request, answer):
-        # The close may come after the end of the record.
+        # The connection may be closed after the end of the record.
         yield unknown(request, why)
     elif (
         told == "perhaps"

@@ -22,7 +22,7 @@ from longpoll_judge.run.pipeline import judge
 class Judged:
     verdict: str
     violated: frozenset[str]
-    """The clauses that are certainly violated, but only the first clause of each answer."""
+    """The certainly violated clauses. If an answer violates several clauses, only the first one is included."""
     reasons: tuple[str, ...]
 
 
@@ -71,7 +71,7 @@ def difference(history: History) -> str:
 
 Judge = Callable[[History, Path], Judged]
 EVIDENCE_FIELDS: Final = ("event", "source", "sequence", "after_ns", "before_ns")
-"""Fields that an event needs to count as evidence; if one of them is wrong, the verdict is mostly `unknown`."""
+"""Fields without which an event is not evidence. If one of them is wrong, the verdict is mostly `unknown`."""
 OF_EVIDENCE: Final = ("forget", "write twice", "say-moved", *(f"set {name}" for name in EVIDENCE_FIELDS))
 
 
@@ -90,7 +90,9 @@ class Agreement:
 
     Renumbering an incomplete history may hide its gap, and then the missing events look like a fault."""
     by_kind: Counter[tuple[str, str]] = field(factory=Counter)
-    """(Kind of operation, verdict of the judge) -> number of histories that were valid before and lack no field."""
+    """(Kind of operation, verdict of the judge) -> number of histories that were valid before the operation.
+
+    Histories with a missing field are not counted."""
     cautions: Counter[str] = field(factory=Counter)
     disagreements: list[tuple[str, History]] = field(factory=list)
 
@@ -116,7 +118,7 @@ class Agreement:
         return self.pairs.total()
 
     def share(self, verdict: str, second: str = "", *, sound: bool = False) -> float:
-        """The share of histories with this verdict of the judge, among those to which the second judge gives `second`.
+        """Return the share of histories with this verdict of the judge, among those with `second` as second verdict.
 
         `sound` counts only histories that were valid before the fault.
         """
@@ -164,7 +166,7 @@ def shrunk(history: History, differs: Callable[[History], bool]) -> History:
 
 
 def _without(events: list[Event], start: int, size: int) -> list[Event]:
-    """Drops a part of the events and reduces the later numbers, so that gaps and repeats stay."""
+    """Return the events without a part, with later numbers reduced so that gaps and repeated numbers stay."""
     gone = Counter(one["source"] for one in events[start : start + size])
     later = [one | {"sequence": one["sequence"] - gone[one["source"]]} for one in events[start + size :]]
     return events[:start] + later

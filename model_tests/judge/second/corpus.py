@@ -28,10 +28,10 @@ def calm(seed: int, events: int) -> tuple[Plan, Sight]:
 
 
 def troubled(seed: int, events: int) -> tuple[Plan, Sight]:
-    """A correct broker, where the broker or its observer has one random trouble or all troubles.
+    """Return a correct broker and its observer, with one random disturbance or with all disturbances.
 
-    A cut record, gaps and a clock that was set back allow only `unknown`, so they test for false positives. The other
-    troubles test deletions, restarts and the like.
+    With a cut record, gaps or a clock that was set back, only the verdict `unknown` is possible, so these disturbances
+    test for false positives. The other disturbances are deletions, restarts and the like.
     """
     chance = random.Random(f"{seed} troubled")
     share = chance.choice((0.1, 0.3, 0.6))

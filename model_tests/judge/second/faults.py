@@ -1,4 +1,4 @@
-"""Faults over the event schema, one per history: drop, duplicate, swap, move in time, or set a field."""
+"""Faults in any event of a history, one per history: drop, duplicate, swap, move in time, or set a field."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def operations(event: Event) -> Iterator[str]:
 
 
 def apply(events: Events, place: int, operation: str, chance: random.Random) -> Events:
-    """The events with one fault; the same list if the operation changes nothing."""
+    """Return the events with one fault, or the same list if the operation changes nothing."""
     if operation in PLAIN:
         return PLAIN[operation](events, place)
     verb, *rest = operation.split(" ")

@@ -36,7 +36,7 @@ TIMELESS: Final = (
     *("send.code.known", "send.batch.gapless", "message.one_value"),
     *pops.TIMELESS,
 )
-"""Clauses that compare no times, so they hold whatever the clock did. Times of deletions are treated separately."""
+"""Clauses that compare no times, so a wrong clock does not affect them. Times of deletions are treated separately."""
 
 
 @frozen

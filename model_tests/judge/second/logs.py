@@ -32,14 +32,14 @@ RETRY_NS: Final = 3_000 * MS
 
 
 def _pairs(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
-    """Pairs of events of one source in one generation of a queue, without a restart of the broker between them."""
+    """Yield pairs of events from one source in one generation of a queue, without a broker restart between them."""
     for one, other in _of_one_log(record, *kinds):
         if not restarted(record, one.broker, one, other):
             yield one, other
 
 
 def _of_one_log(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
-    """Pairs of events of one source in one generation of a queue, even with a restart of the broker between them."""
+    """Yield pairs of events from one source in one generation of a queue, even across a broker restart."""
     for one, other in combinations(record.of(*kinds), 2):
         same = (one.place, one.source) == (other.place, other.source)
         if same and not is_other_log(record, one.place, one, other):
@@ -142,7 +142,7 @@ def acknowledged_same_connection(record: Record) -> Iterator[Said]:
 
 
 def _told_of(record: Record) -> Iterator[tuple[Seen, Seen]]:
-    """Sends with a unique identifier, each paired with each of its acknowledgements."""
+    """Yield each send that has a unique identifier, paired with each of its acknowledgements."""
     asked = [one for one in record.of("request_received") if one.request]
     for one in record.of("message_acknowledged"):
         mine = [request for request in asked if request.about == one.about]
@@ -312,7 +312,7 @@ def delivered_after_request(record: Record) -> Iterator[Said]:
 
 
 def _delivered_by_id(record: Record, answer: Seen) -> Iterator[Said]:
-    """Check `send.delivered.after_request` by the ids of messages whose offset was not acknowledged."""
+    """Check `send.delivered.after_request` by message id, for messages whose offset was not acknowledged."""
     opened = [one.line for one in record.of("connection_opened")]
     sends = [one for one in record.of("request_received") if one.code in SENDS and not is_sent_back(one.topic)]
     told = {(one.source, one.place, one.queue_offset) for one in record.of("message_acknowledged")}

@@ -157,7 +157,7 @@ def _delay_ns(send: Seen) -> int:
 
 
 def _due(record: Record, send: Seen, own: int) -> int:
-    """The time by which the message must certainly be there, or `FAR` if this time is unknown."""
+    """Return the time by which the message must certainly be in the queue, or `FAR` if this time is unknown."""
     alone = [one for one in record.of("request_received") if one.request and one.about == send.about] == [send]
     is_placed = any(one.about == send.about for one in record.of("message_acknowledged"))
     stored = [

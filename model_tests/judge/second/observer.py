@@ -130,7 +130,7 @@ def _recorded(
 
 
 def _seen(one: Told, sight: Sight, chance: random.Random) -> dict[str, Any]:
-    """The event as written: an interval around its time, and no field with its default value."""
+    """Return the event as written: with an interval around its time, and without fields that have default values."""
     is_answer = one["event"] in {"answer_sent", "message_acknowledged", "connection_closed"}
     width = 40 * US if sight.inside else 4 * MS if is_answer else 200 * US
     fields = {

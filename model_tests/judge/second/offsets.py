@@ -24,7 +24,9 @@ from model_tests.judge.second.reading import FAR, LATE_NS, PULLS, QUERY, READS, 
 from model_tests.judge.second.waits import over
 
 DELETIONS: Final = (207, 215)
-"""Requests after which a group has no offset. After the other kinds of reset, the group may have any offset."""
+"""Requests (deletion of a group and of a topic) after which a group has no offset.
+
+After the other kinds of reset, the group may have any offset."""
 UNANSWERED_NS: Final = 2_000 * MS
 """The longest time a request without a recorded answer may be in progress."""
 ANSWER_NS: Final = UNANSWERED_NS + LATE_NS
@@ -68,13 +70,13 @@ def commits(record: Record, query: Seen) -> list[Commit]:
         answer = answers.get(one.about) if one.request else None
         is_done = answer is not None and answer.code in (READS if one.code in PULLS else (0,))
         if one.code in PULLS or answer is None or is_done:
-            # A pull that finally got an error may have been read and held before.
+            # A pull that finally got an error may have been read and held first, so its commit is possible.
             found.append(Commit(one, answer if is_done else None))
     return found
 
 
 def is_lost(record: Record, done: Seen, query: Seen) -> bool:
-    """Whether the broker may have been killed after it acknowledged the offset and before it saved it."""
+    """Whether the broker may have been killed after it acknowledged an offset and before it saved the offset."""
     return not outlives(record, query.broker, done, query)
 
 
@@ -86,7 +88,7 @@ def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
 
 
 def _resets(record: Record, query: Seen, answer: Seen) -> Iterator[Seen]:
-    """The requests that may have changed a group's offset without a known commit, before an answer."""
+    """Yield the requests before an answer that may have changed the group's offset without a known commit."""
     for one in record.of("request_received"):
         is_reset = one.code in RESETS and one.group in {"", query.group} and one.topic in {"", query.topic}
         is_unsaid = one.code == UPDATE and one.commit_offset < 0 and _key(one) == _key(query)
@@ -95,7 +97,7 @@ def _resets(record: Record, query: Seen, answer: Seen) -> Iterator[Seen]:
 
 
 def _until(record: Record, reset: Seen) -> int:
-    """The time until which a reset may take effect. A reset by the broker stays in effect until the group pulls."""
+    """Return the time until which a reset may take effect. A reset by the broker lasts until the group pulls."""
     return lasts_until(record, reset) if reset.code in {*DELETIONS, UPDATE} else FAR
 
 

@@ -1,4 +1,4 @@
-"""The parts of a simulated broker: plans, queues, pulls, runs, and filters by tag."""
+"""The components of a simulated broker: plans, queues, pulls, broker runs, and filters by tag."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def java_hash(text: str) -> int:
 class Plan:
     seed: int
     events: int = 120
-    """The approximate number of events; nothing new begins after them."""
+    """The approximate number of events, after which no new request begins."""
     brokers: int = 1
     lives: int = 1
-    """The number of runs of each broker; each run but the last ends by a stop or a kill."""
+    """The number of runs of each broker; each run except the last ends by a stop or a kill."""
     kills: float = 0.6
     """The probability that a run, except the last one, ends by a kill instead of an orderly stop."""
     deletions: float = 0.0

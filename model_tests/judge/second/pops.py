@@ -36,7 +36,7 @@ class Asked:
 
     @property
     def is_held(self) -> bool:
-        """Whether the request may be held until a message comes. An orderly pop may wait for another reason."""
+        """Whether the request may be held until a message comes. An ordered pop may wait for another reason."""
         return (
             bool(self.request.may_hold) and self.request.cause != "orderly" and self.request.code in {POP, NOTIFICATION}
         )
@@ -143,7 +143,7 @@ Delivery = tuple[Asked, Seen]
 
 
 def histories(record: Record) -> dict[tuple[tuple[str, str, str], int], list[Delivery]]:
-    """(Scope, message) -> its deliveries in order. Messages whose id was sent twice are left out."""
+    """Map (scope, message) to the message's deliveries in order. Messages whose id was sent twice are left out."""
     found = defaultdict[tuple[tuple[str, str, str], int], list[Delivery]](list)
     for one in asked(record, POP):
         for message in one.got if one.answer is not None and one.request.cause != "orderly" else ():
@@ -225,7 +225,7 @@ def is_unsure(record: Record, first: Seen, last: Seen) -> bool:
 
 
 def hidden_until(record: Record, one: Asked, message: Seen, by: int) -> int:
-    """The earliest end of a delivery's invisible time, including changes that may have come before `by`."""
+    """Return the earliest end of a delivery's invisible time, counting changes that may have come before `by`."""
     sends = [
         each.lo for each in record.of("request_received") if each.code in {10, 310, 320} and message.ids[0] in each.ids
     ]
@@ -241,7 +241,7 @@ def hidden_until(record: Record, one: Asked, message: Seen, by: int) -> int:
 
 
 def pairs(record: Record) -> Iterator[tuple[Delivery, Delivery, int]]:
-    """Successive deliveries of a message, with the earliest end of the first one's invisible time."""
+    """Yield successive deliveries of a message, and the earliest end of the first delivery's invisible time."""
     for several in histories(record).values():
         for one, other in pairwise(several):
             assert other[0].answer is not None

@@ -79,7 +79,7 @@ def after_request(record: Record) -> Iterator[Said]:
 
 def once(record: Record) -> Iterator[Said]:
     told = Counter(one.about for one in record.of("request_received"))
-    # If answers name different queues, it is unknown which one belongs to the request.
+    # If answers name different queues, it is unknown which of these queues belongs to the request.
     seen: set[object] = set()
     for one in _answers(record):
         if (one.about, one.place) in seen and told[one.about] <= 1:
@@ -199,7 +199,7 @@ def found_complete(record: Record) -> Iterator[Said]:
 
 
 def unless_removed(record: Record, read: tuple[Seen, Seen], end: int, why: str, at_front: bool) -> Iterator[Said]:
-    """Reports skipped messages as violated, or as unknown if retention may have removed them."""
+    """Report skipped messages as a violation, or as unknown if retention may have removed the messages."""
     request, answer = read
     if is_own(record) or not at_front:
         yield violated(request, why)
@@ -279,7 +279,7 @@ def none_at_end(record: Record) -> Iterator[Said]:
 
 
 def _may_end_at_slave(record: Record, request: Seen, answer: Seen) -> bool:
-    """Whether a slave may have answered 20 at its own end: the source sees no sends, and another source does."""
+    """Whether a slave may have answered 20 at its own end, because only other sources than the pull's see sends."""
     senders = {one.source for one in record.of("message_acknowledged")}
     is_reader = request.source not in senders and not is_inside(record, request.source) and not is_own(record)
     return answer.code == 20 and answer.offset_next == request.offset and bool(senders) and is_reader
@@ -332,7 +332,7 @@ def min_below_max(record: Record) -> Iterator[Said]:
 
 
 def _successive(record: Record) -> Iterator[tuple[Seen, Seen, Seen]]:
-    """Pairs of answers about one queue in one run of its broker, where the second was certainly read later."""
+    """Yield pairs of answers about a queue in one run of its broker, the second of which was certainly read later."""
     told = [pair for pair in read_answers(record) if pair[1].connection]
     lives = _lives_of_connections(record)
     for asked, earlier in told:
@@ -346,7 +346,7 @@ def _successive(record: Record) -> Iterator[tuple[Seen, Seen, Seen]]:
 
 
 def _lives_of_connections(record: Record) -> list[set[tuple[str, str]]]:
-    """Groups connections by runs of a broker. Overlapping connections, and those that others link, are of one run."""
+    """Group connections by runs of a broker. Connections that overlap, directly or through others, share a run."""
     spans: dict[tuple[str, str], list[int]] = {}
     brokers: dict[tuple[str, str], str] = {}
     for _asked, answer in read_answers(record):
@@ -381,7 +381,7 @@ def min_never_falls(record: Record) -> Iterator[Said]:
 
 
 def _shown_end(answer: Seen) -> int:
-    """The highest end that an answer shows: delivered and skipped messages were visible."""
+    """Return the highest end that an answer shows, because messages it delivers or skips were visible."""
     ends = [int(offset) + 1 for offset in answer.offsets] if answer.code == 0 else []
     return max([int(answer.offset_max), *ends, *([int(answer.offset_next)] if answer.code in {0, 20} else [])])
 

@@ -1,4 +1,4 @@
-"""Reads a history for the second judge: times on a common clock, gaps and doubts."""
+"""Reads a history for the second judge: puts times on a common clock, and collects gaps and doubtful clocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DISORDER_NS: Final = 50 * MS
 """The largest time between a missing event and the events whose numbers are next to its number."""
 FAR: Final = 1 << 62
 NO_WIDTH: Final = 1 << 61
-"""Numbers of this size or more count as damage."""
+"""Widths of intervals that are this large or larger count as damage."""
 Queue = tuple[str, str, int]
 NOBODYS: Final[Queue] = ("", "", -2)
 """The queue of an answer that matches several requests."""
@@ -59,7 +59,7 @@ class Seen:
 
 
 def is_sent_back(topic: str) -> bool:
-    """Whether the broker itself adds messages to this topic, so that an older copy may have the id of a send."""
+    """Whether the broker itself adds messages to this topic, so that an older message may have the id of a new send."""
     return topic.startswith(SENT_BACK)
 
 
@@ -121,7 +121,7 @@ class Record:
 
 
 def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record:
-    """Read a history. Gaps and doubts are recorded, not raised."""
+    """Read a history. Gaps and doubtful clocks are recorded in the result and raise no exception."""
     sources = _declared(meta["sources"])
     record = Record(policies=[meta.get("policy", "")])
     record.limits = {name: one.get("hold_limit", -1) for name, one in sources.items()}
@@ -151,7 +151,7 @@ def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record
 
 
 def _declared(sources: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The declared sources by name, or no sources if any of them has an invalid uncertainty."""
+    """Return the declared sources by name, or no sources if any of them has an invalid uncertainty."""
     known = {one["name"]: one for one in sources}
     return {} if any(not 0 <= one.get("uncertainty_ns", 0) < NO_WIDTH for one in known.values()) else known
 
@@ -246,7 +246,7 @@ def _compare_moments(record: Record, source: str, back_ns: int) -> None:
 
 
 def _look_at_clocks(record: Record) -> None:
-    """Records that the order of events is unknown if a broker has several sources and a clock may be set."""
+    """Record that the order of events is unknown if a broker has several sources and one of their clocks may be set."""
     for broker in {one.broker for one in record.events}:
         tellers = {one.source for one in record.events if one.broker == broker}
         if len(tellers) > 1 and tellers & record.loose:
@@ -303,7 +303,7 @@ def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -
 
 
 def wanted(request: Seen) -> frozenset[int] | str | None:
-    """The tag hashes that a pull accepts: None if it accepts all, a text if they are unknown."""
+    """Return the tag hashes that a pull accepts, None if it accepts all tags, or a text if the hashes are unknown."""
     if request.expression_type not in {"", "TAG"} or not request.expression:
         return "undecidable"
     if request.expression == "*":

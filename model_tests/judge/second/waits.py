@@ -36,7 +36,7 @@ from model_tests.judge.second.reading import FAR, LATE_NS, WAKE_NS, Record, Seen
 UNHELD_NS: Final = 2_000 * MS
 SHORT_POLLING_NS: Final = 1_000 * MS
 COLD_NS: Final = 10_000 * MS
-"""How long a broker may delay the read of a message that is at least so old."""
+"""How long a broker may delay the read of a message, and how old such a message must be at least."""
 
 
 def open_until(record: Record, request: Seen) -> Seen:
@@ -49,7 +49,7 @@ def open_until(record: Record, request: Seen) -> Seen:
 
 
 def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why: str) -> Iterator[Said]:
-    """Whether an answer, or its absence, came more than `limit` after a time within `begun`."""
+    """Report that an answer, or its absence, is more than `limit` after a time within `begun`."""
     request = one.request
     end = one.answer if one.answer is not None else open_until(record, request)
     is_certain = request.source not in record.loose and not unread(record, one, end.hi)
@@ -63,7 +63,7 @@ def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why:
 
 
 def unread(record: Record, one: Exchange, hi: int) -> bool:
-    """Whether the peer may have left some direction of the request's connection unread since the receipt.
+    """Whether the request's connection may have been unread in either direction since the request was received.
 
     A gap in an outside record may hide an unread connection.
     """
@@ -112,7 +112,7 @@ def wake_prompt(record: Record) -> Iterator[Said]:
         first = request.offset if wanted(request) is None else min(taken, default=FAR)
         told = [became_visible(record, request, offset) for offset in taken]
         moments = [moment for moment in told if moment is not None]
-        # Other pulls received the message before it was acknowledged.
+        # Other pulls received the message before its send was acknowledged.
         known_ns = min((lo for lo, _hi in moments), default=FAR)
         given = [answer for answer, end in shown if end > first and answer.hi < known_ns]
         if one.answer is None or not any(before(answer, request) for answer in given):

@@ -55,7 +55,7 @@ class World:
         self.told.sort(key=lambda one: one["at_ns"])
         return self.told
 
-    # -- a life ------------------------------------------------------------------------------------------------------
+    # -- a run of the broker ------------------------------------------------------------------------------------------
 
     def _live(self, life: Life, now: int) -> int:
         self.tell(life, now, "source_started")
