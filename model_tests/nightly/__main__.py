@@ -1,8 +1,8 @@
-"""`python -m model_tests.nightly` (`make nightly`): runs for a given time what is too long for `make test`.
+"""`python -m model_tests.nightly` (`make nightly`): runs tests that are too long for `make test`, for a given time.
 
-Three parts share the minutes. Simulated brokers run first. Then the tests marked `long` and the state machines run in
-an order drawn from the seed. Last come the tests that need the whole machine. The seed is the date unless it is given,
-so each night covers other schedules and other tests.
+The minutes are divided among three parts. Simulated brokers run first. Then the tests marked `long` and the state
+machines run in an order drawn from the seed. Last come the tests that need the whole machine. The default seed is the
+date, so each night has different schedules and different tests.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ LOGS: Final = ROOT / "build" / "nightly"
 SIMULATED: Final = 0.2
 """The share of the minutes for simulated brokers."""
 SHARED: Final = 0.65
-"""The share for the long tests. The remaining share is for tests that need the whole machine."""
+"""The share of the minutes for the long tests. The remaining minutes are for tests that need the whole machine."""
 GRACE_S: Final = 150.0
-"""A test that still runs so long after its part's deadline is ended and counts as unfinished."""
+"""A test that still runs so many seconds after its part's deadline is killed and counts as unfinished."""
 TEST_S: Final = 1_200.0
-"""A test that takes longer fails, unless its own marker allows more; near the deadline it counts as unfinished."""
+"""The time limit of a test in seconds, unless its own marker allows more.
+
+A test that reaches the deadline of the run first counts as unfinished and not as failed."""
 KILL_S: Final = 10.0
 NAMES: Final = {"shared": "long tests", "alone": "whole-machine tests"}
 NO_TEST_RAN: Final = 5
@@ -73,7 +75,7 @@ def _process(command: Sequence[str], environment: Mapping[str, str]) -> Iterator
 
 
 def _wait(process: subprocess.Popen[bytes], until_s: float) -> int | None:
-    """The exit code, or None if the process still runs at a time of `time.monotonic`."""
+    """Return the exit code, or None if the process still runs when `time.monotonic` reaches `until_s`."""
     try:
         return process.wait(max(0.0, until_s - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -113,7 +115,7 @@ def run_tests(
     )
     with _process(command, environment) as process:
         code = _wait(process, begun_s + minutes * 60 + grace_s)
-        # The lines are counted before the process is ended, so that a test that fails because it is interrupted is
+        # The log is read before the process is ended, so that a test that fails because of the interrupt counts as
         # unfinished.
         part = result_of(name, log, time.monotonic() - begun_s)
     if code not in {0, 1, NO_TEST_RAN, None} or (code == 1 and not part.failed):
@@ -142,7 +144,7 @@ def today() -> int:
 
 
 def exit_of(parts: Sequence[Part]) -> Exit:
-    """1 if anything failed; 3 if nothing was shown at all."""
+    """Return exit code 1 if a test failed, 3 if no part finished anything, and 0 otherwise."""
     if any(part.failed for part in parts):
         return Exit.VIOLATED
     return Exit.OK if any(part.passed for part in parts) else Exit.UNKNOWN

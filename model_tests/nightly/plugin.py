@@ -28,7 +28,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     """A time of `time.monotonic`, which all processes of a Linux machine share; no test starts after it."""
     select: Literal["shared", "alone"]
-    """Tests that share the machine with others, or those that need it alone (marker `whole_machine`)."""
+    """Whether to run the tests that may share the machine, or those that need it alone (marker `whole_machine`)."""
     log: str
 
 
@@ -79,8 +79,8 @@ class Nightly:
             if report.failed or report.when == "call" or report.skipped:
                 self._log(Line(test=report.nodeid, outcome=report.outcome))
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        # A failure is printed at once, because pytest's summary is lost if it is killed, and after the log, so that it
-        # is counted.
+        # A failure is printed at once, because a killed pytest prints no summary. It is printed after it was logged, so
+        # that it is counted.
         if report.failed and reporter is not None:
             reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
 

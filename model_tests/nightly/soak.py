@@ -1,9 +1,9 @@
-"""Runs rounds of a simulated run's load against a real broker process, which it kills, stops and restarts.
+"""Runs the load of simulated runs against a real broker process, which is killed, stopped and restarted.
 
-Each round draws its plan from its seed like `model_tests.support.simulation`, with the faults of a real machine:
-SIGKILL, SIGTERM and broken connections. Holds are shorter, because time is real. The same checker checks the answers
-and subtracts host pauses. After each stop of the broker, its store is verified and its history judged. The verdict on a
-killed broker may be `unknown` at the end.
+A round draws its plan from its seed like `model_tests.support.simulation`, with the faults of a real machine: SIGKILL,
+SIGTERM and broken connections. Holds are shorter, because time is real. The simulation's checker checks the answers and
+subtracts host pauses. After each stop of the broker, its store is verified and its history judged. The verdict on a
+killed broker may be `unknown` because the record has no end.
 
 The seed determines requests and faults, but not the thread schedule, so the same seed may not fail again. Power cuts,
 disk errors and clock steps exist only in the simulation.
@@ -96,7 +96,7 @@ class BrokenPromiseError(AssertionError):
 
 
 class _EndedError(Exception):
-    """The soak is over, so its peers end."""
+    """Raised to end the client threads when the soak is over."""
 
 
 def real_plan_of(seed: int) -> Plan:
@@ -117,7 +117,7 @@ class Counts:
     mishaps: Counter[str] = field(factory=Counter)
     judged: Counter[str] = field(factory=Counter)
     unknown_stopped: int = 0
-    """Broker processes with an unknown verdict, although they ended cleanly and clients pulled from them."""
+    """The number of broker processes with verdict unknown that stopped cleanly and from which clients pulled."""
     stored: int = 0
 
 
@@ -125,7 +125,7 @@ class Counts:
 class Soak:
     """A broker and its rounds. Invariant: inside the block `_broker` serves, except during `end_life` and `_start`.
 
-    Peers are threads. Each of them records its own answers, in single steps of the interpreter.
+    The clients are threads. Each thread appends its own answers by a single bytecode, so no lock is needed.
     """
 
     directory: Path
@@ -139,7 +139,7 @@ class Soak:
     _broker: ServedBroker | None = None
     _life: int = 0
     _stalled_ms: float = 0.0
-    """Host pauses in the finished rounds of this broker process."""
+    """The total of host pauses in the finished rounds of this broker process, in ms."""
     _round_begun_ns: int = 0
     _ways: list[RealConnection] = field(factory=list)
     _is_over: bool = False
@@ -193,7 +193,7 @@ class Soak:
         self.counts.answers += account.answered
 
     def _close_ways(self) -> None:
-        """Close connections, because a peer that saw a broken promise leaves its own connection open."""
+        """Close all connections, because a client that saw a broken promise leaves its connection open."""
         for way in self._ways:
             way.close()
         self._ways.clear()
@@ -280,7 +280,8 @@ class Soak:
     def _start(self, topic: str | None = None) -> None:
         """Start a broker process, and create the topic again.
 
-        The flush thread writes the topic's settings to disk, and a kill may come before that.
+        The topic must be created again, because a kill may come before the flush thread writes the topic's settings to
+        disk.
         """
         self._life += 1
         self._stalled_ms = 0.0

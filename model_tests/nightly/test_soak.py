@@ -52,7 +52,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Soak]:
 
 
 def test_a_killed_broker_keeps_every_promise(running: Soak, tmp_path: Path) -> None:
-    """One round with a kill has two runs of the broker, of which the stopped one is valid; no history remains."""
+    """A round with a kill has two broker processes. The stopped one has a valid history, and no history remains."""
     running.round(0)
     running.end_life(is_killed=False)
     counts = running.counts
@@ -67,7 +67,7 @@ def test_a_killed_broker_keeps_every_promise(running: Soak, tmp_path: Path) -> N
 
 
 def lose_the_log(store: Path) -> None:
-    """Remove records of the log and units of the queues, which a kill must keep."""
+    """Remove records of the log and units of the queues, all of which must survive a kill."""
     for file in [*(store / "commitlog").iterdir(), *(store / "consumequeue").rglob("0*")]:
         if file.is_file():
             content = file.read_bytes()[:65_536]

@@ -49,7 +49,7 @@ console.log(JSON.stringify(answers));
 def asked_of_node(
     directory: Path, data: str, questions: list[dict[str, Any]], script: str = ""
 ) -> list[dict[str, Any]]:
-    """The interpreter's answers, one for each question; `script` replaces its own text.
+    """Return the interpreter's answers, one for each question; `script` replaces the interpreter's source.
 
     A question is {"law": number, "slip": number, names of changes by hand, or None} to explore a specification,
     {"token": text} to follow a token, {"law": number, "walk": seed, "steps": number} to take a random run, or

@@ -24,7 +24,7 @@ HERE: Final = Path(__file__).parent
 MAKE_READY_S: Final = 300.0
 TAGS: Final = ("red", "green", "blue")
 Client = Callable[[Sequence[str], Sequence[str]], list[str]]
-"""A function of a client's arguments and of options for its virtual machine, which gives the command."""
+"""A function that returns the command for a client's arguments and for options of its virtual machine."""
 
 
 class ClientUnavailableError(Exception):
@@ -151,7 +151,7 @@ def refused(client: Client, name_server: str, topic: str, *account: str, options
 
 
 def faults(received: Sequence[Received], numbers: Sequence[int]) -> set[str]:
-    """The faults in a client's lines about the messages with `numbers`, each sent once to one of 8 queues."""
+    """Return the faults in a client's lines about the messages `numbers`, each sent once to one of 8 queues."""
     found = set()
     times = Counter(int(message.number) for message in received)
     if set(times) != set(numbers):

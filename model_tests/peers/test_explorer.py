@@ -116,7 +116,7 @@ def _walks(model: Model) -> Iterator[list[Action]]:
 
 
 def _unlike(directory: Path, name: str, script: str = "") -> list[str]:
-    """Tokens of random runs, from Python and from the page, that the other side decodes to something else."""
+    """Return tokens of random runs, made by Python or the page, that the other one of the two decodes differently."""
     model = model_named(name, "tiny")
     ours = [token_of(model, run) for run in _walks(model)]
     asked: list[dict[str, Any]] = [{"token": token} for token in ours]
@@ -244,7 +244,7 @@ def _of_policy(name: str) -> str:
 def _both_ways(
     names: Sequence[Sequence[str]], changed: Sequence[Changed], tmp_path: Path, limit: int, script: str = ""
 ) -> tuple[list[Any], list[Any]]:
-    """The interpreter's results for changes by hand, and our engine's results for the same changes."""
+    """Return the interpreter's results and our engine's results for the same changes by hand."""
     policy = preset("rocketmq-4.9")
     model = specification_of(policy, named("tiny", policy))
     ask = [{"law": 0, "slip": list(each), "limit": limit} for each in names]

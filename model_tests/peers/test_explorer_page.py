@@ -38,7 +38,7 @@ FITS: Final = f"""
   return bad;
 }})()
 """
-"""A script that finds truncated content; two tables may be wider than the screen, in an area that scrolls."""
+"""A script that finds truncated content; two tables may be wider than the screen if they are in a scrolling area."""
 SEARCHED: Final = """
 new Promise((done) => {
   const progress = document.getElementById("progress");
@@ -273,7 +273,7 @@ def test_the_search_finds_the_pinned_results(opened: Browser) -> None:
 
 
 def test_two_knobs_can_be_changed_together(opened: Browser) -> None:
-    """The second list has the changes that have an effect together with the first, and the token has both changes."""
+    """The second list has changes that have an effect together with the first. The token has both changes."""
     first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
     _choose(opened, "knob", opened.run(first.format("recheck_after_hold=after_insert")))
     assert "new steps: recheck" in _text(opened, "#differs")
@@ -304,7 +304,7 @@ NEW: Final = "document.readyState === 'complete' && document.body !== null && do
 def _reload(browser: Browser) -> None:
     browser.run(RELOAD)
     while not browser.run(NEW):
-        pass  # The page that is loaded by then answers each question.
+        pass  # Each script runs in the page that is loaded at that time.
 
 
 def _hand(browser: Browser, text: str, place: str, value: str) -> None:
@@ -370,7 +370,7 @@ def test_the_page_is_read_in_chinese_and_keeps_its_run(opened: Browser) -> None:
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
 def test_no_content_is_truncated(browser: Browser, page: Path, width: int, dark: bool) -> None:
-    """Nothing is truncated at the start, or with a run and findings; the page loads nothing else."""
+    """No content is truncated at the start, or with a run and findings. The page requests no other file."""
     browser.call("Page.navigate", url="about:blank")
     browser.show(page, width=width, dark=dark)
     assert browser.run(FITS) == []

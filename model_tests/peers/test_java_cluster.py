@@ -1,7 +1,7 @@
 """A Java broker and ours at one Java name server; the test compares the answers of the two brokers.
 
-One client sends to the two brokers and consumes from them. Then the two brokers get the same treatment: retention
-empties a queue, messages are delayed, members register. Their reports are compared.
+One client sends to the two brokers and consumes from them. Then the same happens at each broker: retention empties a
+queue, messages are delayed, members register. Finally the reports of the two brokers are compared.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _where_members_are(address: Address, topic: str) -> dict[tuple[str, int], in
 
 
 def trimmed(address: Address) -> list[object]:
-    """Let retention remove all records of a queue, and query the queue; then the same with one more message."""
+    """Let retention remove all records of a queue, query the queue, add one message, and query the queue again."""
     with RawClient(address) as client:
         for topic in ("Trim", "Fill"):
             made = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
@@ -155,7 +155,8 @@ def trimmed(address: Address) -> list[object]:
                 assert answer.code == 0, answer.remark
         wait_for(lambda: _number(client, RequestCode.GET_MAX_OFFSET, "Fill") == 100, "the last message is visible")
         end_s = time.monotonic() + 60
-        # The newest file stays and perhaps the file before it, so these files must have no message of the queue.
+        # Retention keeps the newest log file and perhaps the file before it, so neither file may have a message of the
+        # queue.
         while _log_start(client) < 2 * LOG_SIZE or _number(client, RequestCode.GET_MIN_OFFSET, "Fill") == 0:
             assert time.monotonic() < end_s, "retention removed nothing"
             assert client.call(RequestCode.CLEAN_EXPIRED_COMMITLOG).code == 0

@@ -37,7 +37,7 @@ MASKS: Final = (
     (re.compile(r"\S+@[\w@.-]+#?\S*"), "CLIENT"),
     (re.compile(r"\d+\.\d+(E-?\d+)?"), "NUMBER"),
     (re.compile(r"\b\d{12,}\b"), "MILLISECONDS"),
-    # These topics have changed routes; Java's broker creates some topics itself.
+    # The number counts topics whose routes changed, and Java's broker creates some topics itself.
     (re.compile(r"(write perm of broker.* OK, )\d+"), r"\1COUNT"),
     # Offsets in the log differ, because Java's broker of 5.x stores some messages itself.
     (re.compile(r"(CommitLog Offset: |physicOffset=|commitLogOffset=|preparedTransactionOffset=)\d+"), r"\1PLACE"),
@@ -97,7 +97,7 @@ ASK: Final[Commands] = (
     ("resetOffsetByTime", "-g", "nobody", "-t", "T", "-s", "0", "-f", "true"),
     ("allocateMQ", "-t", "T", "-i", "10.0.0.1,10.0.0.2"),
 )
-"""Commands whose output is the same for the two brokers."""
+"""mqadmin commands whose output must be the same for the two brokers."""
 FAILING: Final = frozenset(
     {
         "producerConnection -g nobody -t T",
@@ -132,7 +132,7 @@ READ: Final[Commands] = (
     ("sendMessage", "-t", "sent", "-p", "hello"),
     ("updateBrokerConfig", *CLUSTER, "-k", "autoCreateTopicEnable", "-v", "true"),
 )
-"""Commands whose output differs between brokers. They must succeed without an exception."""
+"""mqadmin commands whose output differs between brokers, and which must succeed without an exception."""
 
 
 def resolved(directory: Path, version: str = "4.9.7") -> str:
@@ -189,7 +189,7 @@ def wait_until_registered(java: JavaBroker) -> None:
 class Administered:
     asked: dict[str, list[str]]
     read: dict[str, str]
-    """Number and command -> its output, for commands whose output differs between brokers."""
+    """(Number and words of a command) -> its output, for commands whose output differs between brokers."""
     dashboard: list[str]
     got_count: int
 
@@ -313,7 +313,7 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def mqadmin(class_path: str, home: Path, name_server: str) -> MqAdmin:
-    """The output of mqadmin with the administrator's key."""
+    """Return a function that runs mqadmin with the administrator's key and returns its output."""
     (home / "conf").mkdir(parents=True, exist_ok=True)
     (home / "conf" / "tools.yml").write_text(TOOLS)
     logging = home / "conf" / "logback_tools.xml"

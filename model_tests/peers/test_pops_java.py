@@ -1,6 +1,6 @@
-"""Pops of a shipped Java broker 5.5.0 behind the recording proxy: what the judge finds in some seconds of load.
+"""Pops of a shipped Java broker 5.5.0 behind the recording proxy, and the judge's findings in some seconds of load.
 
-Longer, by hand: `python -m model_tests.peers.test_pops_java DIRECTORY SECONDS` records a load and leaves the history.
+To test for longer: `python -m model_tests.peers.test_pops_java DIRECTORY SECONDS` records a load and keeps the history.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from longpoll_judge.run.pipeline import judge
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 VERSION = "5.5.0"
 SLOW_MS = 5_000.0
-"""Longer than a pop of the load waits, because a busy machine would exceed a shorter limit."""
+"""A limit in ms that is longer than any pop of the load waits, because a busy machine would exceed a shorter limit."""
 
 
 def test_a_load_of_pops_breaks_nothing_that_needs_no_clock(tmp_path: Path) -> None:

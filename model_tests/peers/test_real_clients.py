@@ -108,7 +108,7 @@ def test_an_sql_filter_delivers_the_matching_messages(client: Client, name_serve
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java", "go"], indirect=True)
 def test_a_failing_message_is_retried_and_becomes_a_dead_letter(client: Client, name_server: str) -> None:
-    """The message comes twice more, a second apart each, and then our own client reads it from `%DLQ%`."""
+    """The message is delivered twice more, at intervals of a second, and then our own client reads it from `%DLQ%`."""
     letters: list[ReceivedMessage] = []
     with new_topic(name_server) as topic:
 
@@ -125,7 +125,7 @@ def test_a_failing_message_is_retried_and_becomes_a_dead_letter(client: Client, 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java"], indirect=True)
 def test_transactions_of_the_java_client_are_checked_and_ended(client: Client, tmp_path: Path) -> None:
-    """The messages that arrive are those of thirty that the Java client committed, in its work or in a check."""
+    """Of thirty messages those arrive that the Java client committed, at once or when the broker checked back."""
     config = BrokerConfig(transaction_timeout_ms=2_000, transaction_check_interval_ms=500)
     wanted = [number for number in range(30) if number % 3 == 0 or (number % 3 == 2 and number % 9 != 8)]
     with Broker.start(RUNTIME, str(tmp_path / "store"), config=config) as broker:

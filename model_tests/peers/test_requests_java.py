@@ -52,7 +52,7 @@ RUNTIME: Final = RealRuntime()
 SOURCE: Final = Path(__file__).parent / "java" / "Requests.java"
 COUNT: Final = 20
 PATIENCE_S: Final = 600.0
-"""The timeout of a request in seconds, which is not below the test's own limit."""
+"""The timeout of a request in seconds, so large that the time limit of the test ends first."""
 FIRST: Final = "first"
 TELLS: Final = "= "
 
@@ -213,7 +213,7 @@ FLAGS: Final = (0, 4, 8, 1 << 30, -(2**31))
 DELAYS: Final = ("x", "", " 1", "1.0", "9999999999", "-", "0", "+1", "01", "99")
 
 PLACES: Final = {"msgId", "queueOffset", "transactionId", "offset", "nextBeginOffset", "maxOffset"}
-"""Fields that depend on the stored messages and on their visibility."""
+"""Fields that depend on which messages are stored and visible."""
 
 Answered = tuple[int, int, bool, dict[str, str] | None]
 
@@ -261,7 +261,7 @@ def answers_of(address: Address) -> dict[str, list[Answered]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_odd_requests_are_answered_alike(version: str, tmp_path: Path) -> None:
-    """An answer's flag is always 1, and the error for a delay level that is not a number has no region."""
+    """Every answer has flag 1. An error about a delay level that is not a number names no region."""
     class_path = class_path_of(tmp_path, version)
     with running(class_path, tmp_path / "home") as java:
         theirs = answers_of(java.address)
@@ -308,7 +308,7 @@ def java_member(java: Java, group_name_server: str, topic: str, group: str, home
 def test_a_group_with_two_subscriptions_reaches_the_end(
     member_client: tuple[str, Java], group_name_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Members get messages that both subscriptions match. Other messages may be lost; the group reaches the end."""
+    """Members get the messages that both subscriptions match, and the group's offset reaches the end of each queue."""
     ours: set[int] = set()
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -326,7 +326,8 @@ def test_a_group_with_two_subscriptions_reaches_the_end(
             caplog.at_level(logging.WARNING, "longpoll_client.consume.membership"),
         ):
             consumer.start()
-            # Brokers keep the newer of two subscriptions, so the member that came first notices the difference.
+            # Brokers keep the newer of two subscriptions, so the member that came first notices that its subscription
+            # differs.
             with java_member(member_client[1], group_name_server, topic, group, tmp_path) as told:
                 wait_for(
                     lambda: topic in consumer.statistics and consumer.statistics[topic].differing_count > 0,
@@ -389,7 +390,7 @@ MEMBER = Path(__file__).parent / "java" / "Member.java"
 
 
 def compiled(version: str, directory: Path) -> tuple[str, Java]:
-    """The class path of a version's broker and the way to start its members; skips the test without Java."""
+    """Return the class path of a version's broker, and a way to start its group members; skips without Java."""
     class_path = class_path_of(directory, version)
     command = ["javac", "-cp", class_path, "-d", str(directory), str(MEMBER)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The calls of docs/judge.md on a Delta table and on a topic of a real Kafka node give the findings of NDJSON."""
+"""The calls of docs/judge.md on a Delta table and on a Kafka topic give the same findings as the NDJSON history."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_tables_and_topics_are_judged_as_the_history(tmp_path: Path) -> None:
 
 
 def test_two_executors_of_this_machine_judge_alike(tmp_path: Path) -> None:
-    """With `local-cluster[2,1,2048]` the two executors work, and the result is that of one process."""
+    """With `local-cluster[2,1,2048]` both executors run tasks, and the result equals that of a single process."""
     write(
         tmp_path / "clean", simulate(Load(events=600, queues=4, timeout_ms=60)), simulated_meta(), events_per_part=150
     )

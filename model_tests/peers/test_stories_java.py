@@ -36,7 +36,7 @@ from longpoll_client.settings import MemberConfig
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 PART = 50
-"""The number of messages between two events of a restart."""
+"""The number of messages sent between two events of a restart."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -67,7 +67,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 @pytest.fixture(scope="module")
 def patient(vectors: Mapping[str, Path]) -> Path:
-    """The vectors of 4.9.7, with longer limits if no fault affects them, because a busy machine may be slow."""
+    """Return the vectors of 4.9.7, with longer limits for those that no fault affects, because of busy machines."""
     path = vectors["4.9.7"].with_name("patient.jsonl")
     read = [json.loads(line) for line in vectors["4.9.7"].read_text("utf-8").splitlines()]
     for vector in read:
@@ -95,7 +95,7 @@ def assert_all_pass(outcomes: Mapping[str, Outcome], asked: Collection[str]) -> 
 
 @pytest.mark.parametrize("policy", [ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_our_broker_passes(policy: Policy, commands: Commands, vectors: Mapping[str, Path], tmp_path: Path) -> None:
-    """With the settings of each profile our broker passes every vector that needs no other store."""
+    """With each profile's settings our broker passes every vector that needs no other broker's store."""
     version = {ROCKETMQ_4_9.name: "4.9.7", ROCKETMQ_5.name: "5.5.0"}[policy.name]
     left = {vector.id for vector in recorded(version)}
     for profile, has in PROFILES.items():
@@ -116,7 +116,7 @@ def test_our_broker_passes(policy: Policy, commands: Commands, vectors: Mapping[
 def test_the_java_broker_passes(
     version: str, commands: Commands, vectors: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The vectors are those of the broker's version, with SQL92; one runner at a time limits the load."""
+    """The broker plays the vectors of its version, including SQL92. Runners take turns, which limits the load."""
     class_path = class_path_of(tmp_path_factory.mktemp("jars"), version)
     home = tmp_path_factory.mktemp("java") / "home"
     whole = {vector.id for vector in recorded(version)}

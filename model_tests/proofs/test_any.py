@@ -54,7 +54,7 @@ _SMALLER_WORLDS = [(queues, tags) for queues in (1, 2) for tags in (1, 2) if (qu
     ],
 )
 def test_our_policies_are_proved_for_any_number(name: str, world: Bounds) -> None:
-    """Every `always` property of our policies is proved with all obligations, up to a cutoff below the size read."""
+    """Every `always` property of our policies is proved completely, with a cutoff below the size that was read."""
     whole = prove_any(preset(name), world=world)
     wanted = [item.name for item in properties_of(whole.proof.model) if item.kind == "always"]
 
@@ -79,7 +79,7 @@ _BREAKING = [
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "setting"), _BREAKING)
 def test_a_change_of_a_needed_knob_is_refuted(name: str, setting: str) -> None:
-    """A replayable run refutes each property that needs the changed knob, and no obligation of it is proved."""
+    """A run that replays refutes each property that needs the knob, and none of its obligations is proved."""
     broken = [each.name for each in ablate.row_of(preset(name), setting, requests=2).violations]
     proof = prove_any(with_knob(preset(name), setting), names=broken).proof
     runs = [each for each in proof.obligations if each.token is not None]
@@ -130,7 +130,7 @@ def _many_only(state: State, action: Action) -> Bool:
     ],
 )
 def test_a_specification_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
-    """A relation between requests, an exception for one request, and a guard for large numbers only are refused."""
+    """A relation between requests, an exception for one request, and a guard that needs large numbers are refused."""
     made = _with_guard(change)
     whole = prove_any(STRICT, world=PLAIN, names=["answered_once"], depth_max=0, model_of=made)
 
@@ -146,7 +146,7 @@ def _holds(count: int) -> list[Bool]:
 
 
 def test_junctions_over_all_other_requests_become_quantifiers() -> None:
-    """A junction over all other requests becomes a quantifier; a junction over some, or about two, is refused."""
+    """A junction over all other requests becomes a quantifier. One over some of them, or about two, is refused."""
     everyone = _holds(4)
     rest = Rest(frozenset({1, 2, 3}))
 
@@ -172,7 +172,7 @@ def test_a_sum_over_requests_is_refused() -> None:
 
 
 def test_a_statement_needs_a_witness_only_if_it_could_be_lost() -> None:
-    """In the assumptions "for every" needs no witness and "for some" needs one; in a condition each of them does."""
+    """As an assumption, "for every" needs no witness and "for some" needs one. As a condition, each needs one."""
     everyone = _holds(4)
     rest = Rest(frozenset(range(4)))
     every, some = all_of(everyone), any_of(everyone)
@@ -429,7 +429,7 @@ def _grows_by_others(state: State) -> Int:
 def _small(
     guard: Callable[[State], Bool], *lemmas: Callable[[State], Bool], end: Callable[[State], Int] | None = None
 ) -> Statements:
-    """Strict with only the action `hold`, this guard and these statements.
+    """Return strict with only the action `hold`, with this guard and these lemmas.
 
     With `end`, `hold` also sets the log's end.
     """
@@ -504,7 +504,7 @@ def test_a_cutoff_above_the_maximum_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_statement_that_excludes_one_request_is_refused() -> None:
-    """A statement that excludes one request cannot be transferred to other requests by renaming."""
+    """A statement that excludes one request is not symmetric, so renaming does not transfer it to other requests."""
     law = _small(_anything, _nobody_is("held"), lambda state: ~state.requests[1].is_("held"))
 
     with pytest.raises(NotUniformError, match="not interchangeable"):

@@ -203,7 +203,7 @@ def test_a_specification_in_which_time_can_stop_is_not_proved() -> None:
 
 
 def test_time_can_pass_while_buckets_are_traversed_for_a_master() -> None:
-    """Without the statement that the traversal is at a queue it has not visited, its rank need not decrease."""
+    """If it is unknown that the traversal is at an unvisited queue, the rank of the traversal need not decrease."""
     bounds = attrs.evolve(UNBOUNDED, requests=1, aspects=frozenset({"role"}))
     proof = prove_model(specification_of(preset("rocketmq-5"), bounds), names=["time_can_pass"], depth_max=0)
 
@@ -375,7 +375,7 @@ def test_a_statement_about_one_request_is_not_symmetric() -> None:
 
 
 def test_the_first_choice_of_each_kind_represents_the_others() -> None:
-    """Only the first choices in the order of names are checked, because they represent the others by symmetry."""
+    """Of the choices that symmetry makes equal, only the first in the order of names is checked."""
     model = _model()
     by_label = {action.label: action for action in model.actions}
     open_of = [request.open for request in model.state.requests]
@@ -435,7 +435,7 @@ def test_a_boolean_term_has_the_same_value_in_z3(term: Bool, at: dict[str, int])
 
 
 def test_parameters_and_messages_are_open() -> None:
-    """A statement that holds only for the current timeout, scan period or message count is not inductive."""
+    """A statement that holds only for one timeout, one scan period or one number of messages is not inductive."""
     model = specification_of(preset("strict"), Bounds("proof", requests=1, messages=None))
     state = model.state
     claims = {

@@ -1,4 +1,4 @@
-"""Mutants of the specification's text: no property is proved that an exploration breaks."""
+"""Mutants of the specification's text: a property that an exploration finds violated is never proved."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _broken(bounds: Bounds) -> list[str]:
 
 
 def _asks(end: str, holds_in: Callable[[Bounds], bool]) -> Callable[[State, Request], Bool]:
-    """A mutant of `State.fits` that compares with another end than the visible one, in some configurations."""
+    """A mutant of `State.fits` that compares with an end other than the visible end, in some configurations."""
 
     def fits(self: State, request: Request) -> Bool:
         if holds_in(self.bounds):
@@ -104,7 +104,7 @@ def _forgets_the_third(self: State, request: Request, fact_of: Callable[[Queue],
 
 
 def _puts_back_what_is_closed(state: State, request: Request, here: Bool) -> Pairs:
-    """A mutant of `put_back` that does not check for closed channels, if these are the only feature."""
+    """A mutant of `put_back` that does not check for closed channels if closed channels are the only feature."""
     alone = state.bounds.aspects - set(SWITCHES) == {"channels"} and len(state.queues) == 1 and not state.filters
     refused = here & ~state.running
     if not alone:
@@ -152,7 +152,7 @@ def test_a_mutant_that_one_exploration_refutes_is_not_proved(name: str, monkeypa
 
 
 def test_each_exploration_is_a_configuration_of_the_proof() -> None:
-    """The configuration has the same features, and at least as many queues and tags."""
+    """The proof has a configuration with the exploration's features and at least as many queues and tags."""
     worlds = CONFIGURATIONS.values()
     for bounds in EXPLORATIONS.values():
         assert any(

@@ -1,4 +1,4 @@
-"""The configurations of a proof: each part alone, and all of them together."""
+"""The configurations of a proof: each feature alone, combinations of features, and all features together."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_worst_verdict_of_all_configurations_counts(one: Answer, other: Answ
 
 
 def test_only_a_proof_of_all_combinations_is_called_proved() -> None:
-    """The headline has the number of unproved combinations, or the configurations that the user chose."""
+    """Otherwise the headline has the number of unproved combinations, or the configurations that the user chose."""
     good, bad = in_world("plain", {FIRST: "proved"}), in_world("bare", {FIRST: "refuted"})
     left = [NotTaken(("a", "b", "c", "d", "e"), (), ("q",)), NotTaken(("a", "b", "c", "d"), (), ("q",))]
 
@@ -217,7 +217,7 @@ def test_a_process_that_fails_fails_the_call(
 
 
 def test_a_short_run_that_is_improbable_is_found_without_other_tags() -> None:
-    """160,000 runs with all tags do not show two notifiers at two queues, but a few thousand runs with one tag do."""
+    """160,000 random runs with all tags never have two notifiers at two queues, but a few thousand with one tag do."""
     world = world_with(("buckets", "queues", "role", "sql"))
     found = {each.name: each.found for each in situations_of(LAW, world)}
 
@@ -242,7 +242,7 @@ class ScriptedProver:
 
 
 def test_a_situation_is_searched_with_and_without_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A situation that a choice excludes is found without it; a situation that needs the choice is found with it."""
+    """A situation that a choice excludes is found without it; one that needs the choice is found with it."""
     asked: list[tuple[bool, bool]] = []
 
     def scripted(model: Model, sought: Sequence[Property], **_options: object) -> dict[str, object]:
@@ -265,7 +265,7 @@ def test_a_situation_is_searched_with_and_without_a_choice(monkeypatch: pytest.M
 
 
 def test_the_worst_verdict_of_all_numbers_counts() -> None:
-    """The worst verdict of all numbers counts, also if only some number has the obligation."""
+    """The worst verdict over all numbers of requests counts, even if only one number has the obligation."""
     good, bad = Outcome("proved", 1), Outcome("refuted", 2)
     joined = smt_any._joined([{(FIRST, "initial"): good}, {(FIRST, "initial"): bad, (SECOND, "implies"): good}])
     again = smt_any._joined([{(FIRST, "initial"): bad}, {(FIRST, "initial"): good}])
@@ -393,7 +393,7 @@ def test_only_inductive_statements_are_assumed_at_each_number(is_lost: bool, mon
 def test_a_search_without_a_run_proves_nothing_for_any_number(
     told: Answer, expected: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A search for runs shows a run or nothing; if a small configuration has a run, no larger one is searched."""
+    """A search can only find a run. If a small configuration has a run, no larger configuration is searched."""
     asked: list[Bounds] = []
 
     def prove_small(model: Model, **_options: object) -> Proof:
@@ -651,7 +651,7 @@ def test_a_vacuous_property_is_not_stated_in_its_configuration() -> None:
 
 
 def test_configurations_are_chosen_by_name() -> None:
-    """A configuration is chosen by name or features, or by default by the text; an unknown name is refused."""
+    """The user chooses a configuration by its name or features, or the text chooses it. An unknown name is refused."""
     assert chosen((), any_number=True, changes={}) == {}
     assert list(chosen((), any_number=False, changes={})) == ["plain"]
     assert chosen(("no-truncate",), any_number=True, changes={}) == {"no-truncate": WORLDS["no-truncate"]}

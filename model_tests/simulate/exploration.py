@@ -35,7 +35,7 @@ REASONS: Final = {
 
 
 def ways_lost(world: Lockstep) -> set[str]:
-    """The actions, hold or keep, that left a pull with a readable message waiting for its deadline."""
+    """Return the actions (hold or keep) that left a pull waiting for its deadline although a message is readable."""
     end = world.queues.visible_end(*KEY)
     held = [slot.pull for slot in world.slots if slot.pull is not None and slot.pull.phase is HELD]
     waiting = [pull for pull in held if pull.offset < end]

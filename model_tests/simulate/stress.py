@@ -1,4 +1,4 @@
-"""Stress runs created from seeds: actors that may be interrupted before every access of the tested code."""
+"""Stress runs created from seeds, in which an actor may be interrupted before every access of the tested code."""
 
 from __future__ import annotations
 

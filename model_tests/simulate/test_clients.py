@@ -89,19 +89,19 @@ BEYOND: Final = 50
 CUT_SHARE: Final = 0.3
 BEYOND_SHARE: Final = 0.3
 SETTLED_S: Final = 1.0
-"""Time after which a new consumer has its queues and its pulls are held, in seconds."""
+"""Time in seconds after which a new consumer has been assigned its queues and its pulls are held."""
 LOOK_S: Final = 0.01
 HELD_COUNT: Final = QUEUES + 1
 """Held pulls of a settled consumer: one per queue, and one for its retry queue."""
 PROMPT_S: Final = 0.3
 CUT_S: Final = 2 * RETRY_S + 1.0
-"""Time limit after a cut, in seconds: a pull without an answer or a connection is retried later."""
+"""Time limit in seconds after a cut, which includes the delay before a pull or a connection is retried."""
 END_S: Final = 60.0
 
 
 @define(eq=False)
 class ClientRun:
-    """One run. Invariant: `acknowledged_s` and `consumed_s` have the virtual time of each body's first event.
+    """One run. Invariant: `acknowledged_s` and `consumed_s` map each body to the virtual time of its first event.
 
     The seed chooses pauses between messages (some longer than a hold), a consumer with a low flow-control limit, a
     stored offset beyond the queue's end, and a cut of every connection. Each acknowledged message must be consumed

@@ -25,7 +25,7 @@ BIG = SMALL_SIZE_MAX + PAGE_SIZE
 
 
 class Side:
-    """One file layer with its open files. Invariant: the real side and the simulated side open the same files."""
+    """The real or the simulated file layer, with its open files. Invariant: the two layers open the same files."""
 
     def __init__(self, files: Files, root: str) -> None:
         self.files = files
@@ -155,7 +155,7 @@ def operations() -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]]]:
 
 
 def is_left_out(side: Side, operation: str, path: str, arguments: tuple[Any, ...]) -> bool:
-    """Whether maps must be closed first, because a mapped file would grow or its name would be reused."""
+    """Whether an operation is skipped, because a mapped file would grow or its name would be reused."""
     if operation in {"append", "append_more", "write_atomic"}:
         return True
     if operation != "map" or not arguments[2]:
@@ -217,7 +217,7 @@ def test_only_synced_bytes_survive_a_power_cut_for_certain() -> None:
 
 @pytest.mark.parametrize("cleared", [None, 0, 1, 2])
 def test_a_page_of_a_failed_sync_is_written_after_it_was_cleared(cleared: int | None) -> None:
-    """After a failed sync the system considers the page written until it changes, and clearing the page is a change."""
+    """After a failed sync, the system treats the page as written until it is changed, and clearing it is a change."""
     failing = ["sync"]
 
     def before(operation: str, _path: str) -> None:
@@ -290,7 +290,7 @@ def test_lengths_are_durable_with_their_file() -> None:
 
 
 def test_a_replaced_file_is_old_or_new() -> None:
-    """A replacement that is cut off leaves the old or the new bytes; a finished one leaves the new bytes."""
+    """A power cut during a replacement leaves the old or the new bytes; after a finished one, the new bytes."""
     seen: list[set[bytes]] = []
 
     def before(_operation: str, _path: str) -> None:
@@ -316,7 +316,7 @@ def test_changes_in_order() -> None:
     prefixes = {("",), ("a",), ("a", "b"), ("a", "b", "c")}
     assert {tuple(each.list("/d")) or ("",) for each in cuts(disk, order="all")} == prefixes
     assert ("a", "c") in {tuple(each.list("/d")) for each in cuts(disk)}
-    # A sync includes everything before it.
+    # A sync makes all earlier changes of the file system durable.
     mapped[0].sync(0, 1)
     assert {tuple(each.list("/d")) for each in cuts(disk, order="all")} == {("a", "b", "c")}
 
@@ -370,7 +370,7 @@ CALLS: dict[str, Callable[[SimulatedFiles, MappedFile, AppendFile], object]] = {
 
 @pytest.mark.parametrize("operation", CALLS)
 def test_every_operation_can_fail(operation: str) -> None:
-    """If `before` raises an exception, the operation raises it and has changed no bytes."""
+    """If the hook `before` raises an exception, the operation raises it too and changes no bytes."""
     failing = False
 
     def before(told: str, path: str) -> None:

@@ -55,7 +55,7 @@ class Desk:
     own: set[int] = field(factory=set)
     left: list[int] = field(factory=list)
     shown: list[int] = field(factory=list)
-    """The number of answers at each time at which durable messages became visible."""
+    """The number of answers that had been sent each time that durable messages became visible."""
 
     def __attrs_post_init__(self) -> None:
         self.disk = Disk(self.runtime)
@@ -86,7 +86,7 @@ class Desk:
 
 
 def played(play: Callable[[Desk], None]) -> Desk:
-    """Returns the desk after a run; a thread that waits forever raises an error."""
+    """Return the desk after a run. The run raises an error if a thread waits forever."""
     # Only waiting takes time in this simulation.
     world = World(FewSwitches(1), steps_max=20_000, step_ns=0)
     desk = Desk(SimulatedRuntime(Network(world)))

@@ -1,8 +1,8 @@
-"""Each lock that a method requires is held; a call without it is found in the first run.
+"""Each lock that a method requires is held, and a call without its lock is found in the first run.
 
 The tests use the lockset method of Eraser (Savage et al., SOSP 1997) with known locks: a method that requires a lock
 checks at every call that the caller holds the lock. A removed lock therefore shows in the first run that calls the
-method. Runs of the hold table (`test_preempted`) and a serving broker make the calls.
+method. The calls come from runs of the hold table (`test_preempted`) and from a serving broker.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Watch:
         self._patch.setattr(kind, name, watched)
 
     def named(self, shared: object) -> object:
-        """The lock of a shared object. An object without a lock belongs to one thread."""
+        """Return the lock of a shared object. An object without a lock belongs to one thread."""
         found = self.locks.get(id(shared))
         return _free() if found is None else found[1]
 
@@ -231,7 +231,7 @@ def _watch_sends(watch: Watch) -> None:
 
 
 def _name_leaving(watch: Watch, store: Any) -> None:
-    """Stop checking these queues, because they get no messages and only their remover uses them."""
+    """Stop checking queues that are being removed, because they get no messages and only one thread uses them."""
     for topic in store._table.leaving.values():
         for queue in topic.queues.values():
             watch.name(queue.segments, store._deletion_lock)
@@ -274,7 +274,7 @@ def _watch_store(watch: Watch) -> None:
 
 
 def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
-    """Run stages of the hold table until a violation is found, and return their number. Other faults are ignored."""
+    """Run stages of the hold table until a violation is seen, and return their number; other faults are ignored."""
     for seed in count():
         if seen or not goes_on():
             return seed
@@ -298,7 +298,7 @@ def of_store() -> int:
         patch.setattr(queue_builder, "HANDED_COUNT_MAX", 3)
         store = MessageStore.open(runtime, directory, attrs.evolve(SMALL, index=False))
         store.put(message(body=body))
-        store.flush_queues()  # From here on the queue's locks are known.
+        store.flush_queues()  # From this call on the queue's locks are known.
         store.put_batch([message(body=body), message("gone", body=body)])
         store.put_burst([message(), message()])
         store.dispatch(10)
@@ -311,9 +311,10 @@ def of_store() -> int:
 
 
 def of_broker(examples: int = 6) -> int:
-    """Send the suite's requests, and a queue lock, to a broker; returns the number of examples.
+    """Send the suite's requests, and a queue lock, to a broker, and return the number of examples.
 
-    The hand-over to the dispatcher is small, so that the dispatcher also reads the log. Sends wait for the disk.
+    The buffer that hands records to the dispatcher is small, so that the dispatcher also reads the log. Sends wait for
+    the disk.
     """
     config = attrs.evolve(SMALL_FILES, flush_disk_sync=True)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""Simulated connections behave like real ones: order, pieces, ends and cuts."""
+"""Simulated connections behave like real connections in the order of bytes, partial reads, ends and cuts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hold table and what its threads share, with switches between any two bytecodes.
+"""The hold table and the data that its threads share, with switches between any two bytecodes.
 
 A seed chooses a policy, queues in one shard and one queue in another, held pulls, and three to five of a broker's
 actors. At the end no pull may be lost, run twice, miscounted or kept beyond its deadline. The zoo removes each lock
@@ -71,7 +71,7 @@ FILTER_SHARE: Final = 0.25
 UPTIMES_MS: Final = (0, 0, 0, (1 << 31) - 50)
 """Uptimes of the machine in ms. With the largest, deadlines need more than 31 bits."""
 HELD_MAX: Final = 4
-"""Limit on held pulls under a policy that checks the limit in the lock: room for one more than are held before."""
+"""Limit on held pulls if the policy checks the limit under the lock: one more than are held before the run."""
 QUEUE_LIMITS: Final = (None, None, None, 2)
 """Limit on held pulls of one queue: None, or as many as one queue has before the run."""
 FIRST_QUEUES: Final = (0, 5)
@@ -89,11 +89,13 @@ MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
     (ROCKETMQ_LMQ, ("hold c", "hold e")),  # The first two pulls of a queue create its bucket.
     (ROCKETMQ_4_9, ("scan", "close e")),  # The pull that the scan puts back belongs to a channel that closes.
     (STRICT_CLONE, ("scan", "close e")),
-    (STRICT, ("hold a", "clock")),  # A new earliest deadline arrives while the clock searches for the earliest one.
+    # A pull with a new earliest deadline arrives while the deadline thread searches for the earliest deadline.
+    (STRICT, ("hold a", "clock")),
     (STRICT, FIRST),
     (STRICT_CLONE, ("arrive a", "close c")),  # The first of the woken pulls belongs to a channel that closes.
     (STRICT, ("arrive b", "hold b", "hold a")),  # Two pulls and a message need the lock of one shard.
-    (STRICT, ("clock", "hold e")),  # A deadline comes while the clock looks for the earliest remaining one.
+    # A pull with a deadline arrives while the deadline thread looks for the earliest remaining deadline.
+    (STRICT, ("clock", "hold e")),
     (STRICT, ("arrive a", "hold b")),  # The last pull of a channel is released while the channel's next pull arrives.
     (STRICT_LOOK, ("role", "close e")),  # The pull taken by a returning master belongs to a channel that closes.
 )
@@ -130,7 +132,7 @@ class Log:
 
 @define(eq=False)
 class Stage:
-    """One run. Invariant: `pulls` are all pulls, and `ran` and `refused` count each release."""
+    """One run. Invariant: `pulls` has all pulls; `ran` and `refused` count how often each was released."""
 
     seed: int
     preemption: Preemption = field(init=False)
@@ -146,7 +148,7 @@ class Stage:
     keys: list[Key] = field(init=False)
     stopped: bool = field(default=False, init=False)
     woken: bool = field(default=False, init=False)
-    """Whether the clock's thread was woken since it last computed its sleep."""
+    """Whether the deadline thread was woken since it last computed how long to sleep."""
     sleeps_until_ms: float = field(default=float("inf"), init=False)
     """The end of the current sleep of the clock's thread."""
     filters: random.Random | None = field(default=None, init=False)
@@ -155,7 +157,7 @@ class Stage:
     bursts: bool = field(default=False, init=False)
     """Whether three pulls are held together instead of one."""
     before: dict[Pull, int] = field(factory=dict, init=False)
-    """Pull that was held before the actors began -> its number in the order of the holds."""
+    """Pull that was held before the actors began -> its position in the order in which pulls were held."""
     told: dict[tuple[str, Key], int] = field(factory=dict, init=False)
     """(Actor, queue) -> the number in `before` of the last pull that the actor notified of a message."""
     dropped: set[Pull] = field(factory=set, init=False)

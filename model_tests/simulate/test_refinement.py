@@ -80,7 +80,7 @@ def test_every_schedule_of_two_pulls_follows_the_specification(policy: Policy) -
 
 @pytest.fixture
 def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make small herds settle after they are handed out, as large herds do."""
+    """Settle small herds of pulls only after the pulls are handed out, as is done for large herds."""
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
 
 

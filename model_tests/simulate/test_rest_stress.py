@@ -39,7 +39,7 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 10_911
 STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()
 LONG_S: Final = 2.0
-"""Timeout of answered calls: a call that uses it up was forgotten."""
+"""Timeout in seconds of calls that get an answer. A call that takes this long was forgotten."""
 SHORT_S: Final = (0.05, 0.2)
 PROMPT_S: Final = 0.03
 """Maximum delay of an answer or timeout, in seconds; each scheduling point takes a microsecond."""
@@ -48,7 +48,7 @@ MUTE: Final = b"mute"
 FIRST_COUNT: Final = 8
 """Calls that an actor begins at once, so that the calls of two actors exceed `ALONE_COUNT_MAX` and the reader rests."""
 SWITCHED: Final = (500, 2_000, 6_000)
-"""The few switches of a run are drawn from so many of its first scheduling points."""
+"""Numbers of scheduling points at the beginning of a run, among which its few switches are drawn."""
 CLOSE_SHARE: Final = 0.15
 
 

@@ -219,22 +219,22 @@ BIG_SIZE: Final = 700
 EXPIRES: Final = 4
 FULL: Final = 0.9
 PAIR_SHARE: Final = 0.3
-"""Share of runs with one producer of two messages at a time and one dispatcher, which run longer.
+"""Share of runs that have only one producer, which sends two messages at a time, and one dispatcher.
 
-The second message is not handed over, so the dispatcher repeatedly falls behind and catches up. Then producer and
-dispatcher meet in a section of a few accesses."""
+Such runs are longer. The second message is not handed over, so the dispatcher repeatedly falls behind and catches up,
+and producer and dispatcher often meet in a section of a few accesses."""
 PAIR_PUTS: Final = 8
 FAILING_SHARE: Final = 0.2
 MAPS: Final = (1, 2, 1000)
 READERS: Final = 2
 READS: Final = 2
 HANDED_MAX: Final = (1, 2, 100)
-"""Number of records that are handed over to a late dispatcher; it reads later records from the log."""
+"""Number of records that are handed over to a dispatcher that lags behind; it reads later records from the log."""
 
 
 @define(eq=False)
 class StoreStage:
-    """One run. Invariant: `bodies` has every acknowledged message by queue and offset, with its place in the log."""
+    """One run. Invariant: `bodies` maps queue and offset to each acknowledged message and its offset in the log."""
 
     seed: int
     preemption: Preemption = field(init=False)
@@ -246,7 +246,7 @@ class StoreStage:
     expires: bool = field(init=False)
     readers: int = field(init=False)
     failing: int = field(default=0, init=False)
-    """How many of the next calls for queue files must fail."""
+    """How many of the next calls on queue files are made to fail."""
     bodies: dict[tuple[str, int, int], tuple[int, bytes]] = field(factory=dict, init=False)
     stored_ms: int = field(default=0, init=False)
     flushed: list[tuple[int, int]] = field(factory=list, init=False)
@@ -466,7 +466,7 @@ STAGES: Final[dict[str, tuple[Callable[[int], Run], int, int]]] = {
     "store": (StoreStage, 70, 20_000),
     "client": (ClientRun, 15, 3_000),
 }
-"""Kind -> how to create a run from a seed, the number of seeds of a quick test, and that of a long test."""
+"""Kind -> (how to create a run from a seed, number of seeds of a quick test, number of seeds of a long test)."""
 
 
 @pytest.fixture(autouse=True)

@@ -90,7 +90,7 @@ def other_queue(service: HoldService, key: tuple[str, int], *rest: Any) -> None:
 
 
 def of_whole_frames() -> AbstractContextManager[Any]:
-    """Injected fault: lose the beginning of a frame whose remaining bytes arrive later."""
+    """Inject a fault: the beginning of a frame is lost if the rest of the frame arrives later."""
 
     def receives(connection: Connection, data: bytes) -> None:
         connection._frames = FrameReader(connection._size_max)
@@ -112,7 +112,7 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "a stop answers nobody": (without(HoldService, "stop"), {"left without a word"}, {"stop"}),
     "a sync that is none": (
         without(SimulatedMappedFile, "sync"),
-        # Promise `moved`: a queue lists a message that the log has lost. Promise `wrong message`: an offset is used
+        # `moved` means that a queue lists a message that the log has lost. `wrong message` means that an offset is used
         # again.
         {"two at one offset", "told nothing", "lost", "moved", "wrong message"},
         {"power"},
@@ -120,7 +120,7 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),
     "a crash is recovered as a stop": (as_if_closed, {"told nothing", "lost", "two at one offset"}, {"kill", "power"}),
 }
-"""Injected fault -> the promises that it breaks, and the troubles of which the run needs at least one."""
+"""Injected fault -> (promises that it breaks, disturbances of which the run needs at least one)."""
 
 
 def troubles(seed: int) -> set[str]:

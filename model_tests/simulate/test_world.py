@@ -109,7 +109,7 @@ def test_a_deadlock_names_the_stuck_actors() -> None:
 
 @pytest.mark.parametrize("grain", ["operation", "line"])
 def test_a_run_that_never_waits_is_ended(grain: str) -> None:
-    """An actor with endless scheduling points, at operations or in its code, is ended with the run."""
+    """An actor with endless scheduling points, at operations or in its code, is stopped at the limit of the run."""
     world = World(RandomWalk(1), steps_max=500)
     if grain == "line":
         LineTracing.of(world, [__file__])
@@ -142,7 +142,7 @@ def test_a_failure_ends_the_run_and_all_its_actors() -> None:
 
 
 def test_an_early_notify_is_lost_and_detected() -> None:
-    """With a check outside of the lock some schedule waits for ever; with the check inside the lock none does."""
+    """If the check is outside of the lock, some schedule waits for ever; if it is inside the lock, none does."""
 
     def stuck(seed: int, *, looks_in_lock: bool) -> bool:
         world = World(RandomWalk(seed))
@@ -175,7 +175,7 @@ def test_an_early_notify_is_lost_and_detected() -> None:
 
 @pytest.mark.parametrize("grain", ["line", "access"])
 def test_a_switch_may_come_between_a_read_and_a_write(grain: Grain) -> None:
-    """`count += 1` on one line loses an increment only at the finer granularity, and on two lines at each one."""
+    """`count += 1` on one line loses an increment only at the finer granularity; on two lines, at both."""
 
     def lost(seed: int, *, apart: bool) -> bool:
         world, shared = World(FewSwitches(seed, (10,))), Shared()
@@ -214,7 +214,7 @@ def test_the_release_of_a_lock_is_a_scheduling_point() -> None:
 
 
 def test_a_failing_run_is_shrunk() -> None:
-    """A lost increment of a random walk shrinks to two turns: a switch between read and write, and a switch back."""
+    """A random run that loses an increment shrinks to two switches: between read and write, and back."""
     seed = next(seed for seed in SEEDS if added(RandomWalk(seed), locked=False)[0] < 6)
     found = added(RandomWalk(seed), locked=False)[2]
 

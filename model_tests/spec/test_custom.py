@@ -269,7 +269,7 @@ def test_the_token_of_a_changed_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_proof_lists_the_properties_that_are_only_explored(tmp_path: Path) -> None:
-    """If polls wait for ever, although all states are correct, the file is not proved and the exit code is not 0."""
+    """If polls wait for ever although all states are correct, the file is not proved, and the exit code is not 0."""
     path = _file(tmp_path, "table.py", ("(request.deadline <= 0)", "(request.deadline < 0)"), fixed=True)
     done = _run("prove", path, "--json")
     made: dict[str, Any] = json.loads(done.stdout)

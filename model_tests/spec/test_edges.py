@@ -45,7 +45,7 @@ PINNED: Final = {(each.policy, each.bounds): each for each in pinned()}
 MODELS: Final = {(policy.name, bounds.name): (policy, bounds) for policy, bounds in explorations()}
 QUICK_STATES: Final = 400_000
 CLONE_STATES: Final = 60_000
-"""The explorations of `strict-clone`, which are fewer because it differs from `strict` in two knobs only."""
+"""The limit of states for explorations of `strict-clone`, which differs from `strict` in two knobs only."""
 SMALL_STATES: Final = 20_000
 
 
@@ -163,7 +163,7 @@ def test_a_mutant_that_changes_a_step_changes_the_sum(name: str, monkeypatch: py
 def test_an_insert_that_checks_no_limit_with_another_feature_is_not_proved(
     feature: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pair with `role` has one request, which no limit affects, so each proof leaves the limit open."""
+    """The pair with `role` has only one request, which no limit affects, so each proof leaves the limit open."""
     _plant((pull._refused, FULL, f"{FULL} and not state.bounds.has('{feature}')"), monkeypatch)
     model = specification_of(STRICT, attrs.evolve(world_with({feature}), requests=2))
 

@@ -148,7 +148,7 @@ def test_states_of_several_words_agree_with_the_python_engine(requests: int, opt
 
 
 def entry_like(result: Exploration) -> object:
-    """The results that two searches must share if they end at the same level."""
+    """Return the results on which two searches must agree if they end at the same level."""
     verdicts = [(verdict.name, verdict.verdict, verdict.depth) for verdict in result.verdicts]
     return (result.distinct_states, result.transitions, result.depth, dict(result.fired), verdicts)
 

@@ -285,7 +285,7 @@ def test_lists_are_shared_only_under_one_lock() -> None:
 
 
 def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
-    """The third tag has the hash of the first tag, so it passes although no pull wants it.
+    """The third tag has the same hash as the first tag, so its messages pass the filter although no pull wants them.
 
     SQL92 pulls want exactly the messages that their filter passes.
     """

@@ -257,7 +257,7 @@ def test_the_commands_take_the_policies(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_explorer_has_the_mistakes_of_the_file_only(tmp_path: Path) -> None:
-    """The page works, although actions of the file share their names with actions of pulls that have mutants."""
+    """The page works although actions of pulls that have mutants share their names with actions of the file."""
     done = _run("export", "--policy", "strict-pop", "--to", "explorer", "--bounds", "tiny", str(tmp_path))
 
     assert done.exit_code == 0, done.output

@@ -301,7 +301,7 @@ def test_a_change_of_role_answers_requests_outside_the_buckets(steps: Sequence[s
 
 @pytest.mark.parametrize("policy", ["rocketmq-4.9", "rocketmq-5"])
 def test_a_crash_leaves_no_queue_that_begins_after_its_end(policy: str) -> None:
-    """Deleting old messages needs no flush, so a queue that loses messages in a crash begins at its end."""
+    """Old messages are deleted without a flush. If a crash removes later messages, the queue begins at its end."""
     chosen = preset(policy)
     model = specification_of(chosen, named("crash", chosen, requests=1, messages=1, aspects=["truncate"]))
     steps = ("append", "make_visible", "trim", "crash_and_recover")

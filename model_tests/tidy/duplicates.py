@@ -21,7 +21,7 @@ FOLDERS: Final = ("spec", "reference", "model_tests")
 SHARED_MIN: Final = 6
 """The fewest lines that make a pair."""
 PLACES_MAX: Final = 8
-"""Lines that stand in more places than this are a common idiom, not a copy."""
+"""Lines that occur in more places than this are a common idiom, not a copy."""
 
 Line: TypeAlias = tuple[int, str]
 """(Number of a line in its file, from 1; its text with single spaces)."""

@@ -1,4 +1,4 @@
-"""Each import contract holds, and each fails on a planted forbidden import."""
+"""Each import contract holds, and each fails on an injected forbidden import."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SIBLINGS_MAX: Final = 15
 LARGER: Final = {
     "spec/longpoll_spec": 20,  # The modules are the chapters of the specification, in reading order.
-    "reference/longpoll_judge/kernel": 21,  # Each module has one rule, or helpers that several rules share.
+    "reference/longpoll_judge/kernel": 21,  # Each module implements one rule, or has helpers that several rules share.
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
 

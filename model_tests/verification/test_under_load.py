@@ -159,7 +159,7 @@ OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
     "unknown to the name server": (recoded(14, 0, 3), None, {REGRESSES: "UNIMPLEMENTED", IS_TOLD: "UNIMPLEMENTED"}),
     "an error": (recoded(14, 0, 1), None, {REGRESSES: "UNTESTED", IS_TOLD: "UNTESTED"}),
 }
-"""(fault in answers, fault in requests, outcomes that the load must report)."""
+"""Name of a fault -> (fault in answers, fault in requests, outcomes that the load must report)."""
 
 
 @pytest.mark.parametrize("name", quick_if(OF_COMMITS, lambda name: name == "regresses"))

@@ -123,7 +123,7 @@ def test_a_wrong_body_is_a_header_error(raw: bytes) -> None:
 
 
 def test_the_limits_of_a_body() -> None:
-    """A body at the limit of items or size is read, and one above it is refused."""
+    """A body at the limit of items or size is read, and a body above the limit is refused."""
     item = '{"groupName":"g"}'
     for count in (ITEM_COUNT_MAX, ITEM_COUNT_MAX + 1):
         raw = f'{{"producerDataSet":[{",".join([item] * count)}]}}'.encode()

@@ -264,7 +264,7 @@ def test_the_end_of_the_stream() -> None:
 
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["id"] for case in GOLDEN])
 def test_recorded_frames_end_as_on_a_real_broker(case: dict[str, Any]) -> None:
-    """Frames for which 4.9.7 closed the connection are refused. Other answers have its opaque, flag and encoding."""
+    """Frames for which 4.9.7 closed the connection are refused. Answers have the opaque, flag and encoding of 4.9.7."""
     connection = Connection()
     connection.receive_data(base64.b64decode(case["raw"]))
     recorded = case["response"]

@@ -1,7 +1,8 @@
 """A real client with a C++ core (PyPI `rocketmq`) that plays one scenario; `real_clients` checks the result.
 
-Arguments and output are those of `java/Peer.java`. It plays "bulk", and "single", in which the consumer waits for each
-message that is sent. It runs in its own process because the library logs below HOME and keeps threads that never end.
+Arguments and output are those of `java/Peer.java`. The scenarios are "bulk", and "single", in which the consumer waits
+for each message that is sent. The client runs in its own process because the library logs below HOME and keeps threads
+that never end.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ TAGS: Final = ("red", "green", "blue")
 TIMEOUT_MS: Final = 600_000
 """The library resends a message after this timeout, which must not happen on a busy machine."""
 HELD_S: Final = 0.02
-"""Longer than a consumer needs for its next pull, so that the pull is held when a message comes."""
+"""How long the client waits in seconds until the consumer's next pull is certainly held."""
 END_S: Final = 0.3
-"""A second copy of a message would come within this time."""
+"""How long the client waits in seconds for a second copy of a message."""
 
 
 class Peer:
