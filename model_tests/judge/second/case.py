@@ -126,16 +126,31 @@ def has_rolled(record: Record, request: Seen, answer: Seen) -> bool:
     return answer.code == 19 and skips and not is_inside(record, request.source) and not is_own(record)
 
 
+def may_be_slave(record: Record, request: Seen) -> bool:
+    """Whether a slave may answer the pull: the pull's observer is outside and sees no sends to the broker."""
+    is_apart = request.source not in _senders(record, request.broker) and not is_inside(record, request.source)
+    return is_apart and not is_own(record)
+
+
+def may_be_sent_away(record: Record, request: Seen, answer: Seen) -> bool:
+    """Whether a slave may have answered 20, to send the pull to its master; a reset offset has the bounds 0."""
+    leads_past = answer.offset_next > max(request.offset, answer.offset_max) and answer.offset_max != 0
+    return answer.code == 20 and not leads_past and may_be_slave(record, request)
+
+
 def may_follow(record: Record, request: Seen) -> bool:
-    """Whether a slave may answer the pull: the pull's observer sees no sends, and there is another outside observer."""
-    senders = {one.source for one in record.of("message_acknowledged")}
+    """Whether a slave may answer the pull under the name of its master, because another observer sees the name too."""
+    senders = _senders(record, request.broker)
     of_master = {
         one.source
         for one in record.events
         if one.broker == request.broker and (one.source in senders or not is_inside(record, one.source))
     } - {request.source}
-    is_apart = bool(request.broker) and request.source not in senders and not is_inside(record, request.source)
-    return is_apart and bool(of_master) and not is_own(record)
+    return bool(request.broker) and bool(of_master) and may_be_slave(record, request)
+
+
+def _senders(record: Record, broker: str) -> set[str]:
+    return {one.source for one in record.of("message_acknowledged") if one.broker == broker}
 
 
 def seen_inside(record: Record, queue: Queue) -> bool:

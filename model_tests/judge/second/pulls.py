@@ -22,6 +22,7 @@ from model_tests.judge.second.case import (
     is_own,
     lasts_until,
     left_to,
+    may_be_sent_away,
     may_follow,
     messages,
     possible_end,
@@ -219,7 +220,7 @@ def unless_removed(record: Record, read: tuple[Seen, Seen], end: int, why: str, 
 def found_within(record: Record) -> Iterator[Said]:
     for request, answer in read_answers(record):
         if answer.code in {0, 20} and not answer.offset_min <= request.offset < answer.offset_max:
-            convict = unknown if _may_end_at_slave(record, request, answer) else violated
+            convict = unknown if may_be_sent_away(record, request, answer) else violated
             yield convict(request, f"{request.request} is told {answer.code} outside of the bounds")
 
 
@@ -278,17 +279,10 @@ def none_at_end(record: Record) -> Iterator[Said]:
             yield from unless_stopping(record, request, answer, why)
 
 
-def _may_end_at_slave(record: Record, request: Seen, answer: Seen) -> bool:
-    """Whether a slave may have answered 20 at its own end, because only other sources than the pull's see sends."""
-    senders = {one.source for one in record.of("message_acknowledged")}
-    is_reader = request.source not in senders and not is_inside(record, request.source) and not is_own(record)
-    return answer.code == 20 and answer.offset_next == request.offset and bool(senders) and is_reader
-
-
 def passed_next(record: Record) -> Iterator[Said]:
     for request, answer in read_answers(record):
         if answer.code == 20 and answer.offset_next <= request.offset:
-            convict = unknown if _may_end_at_slave(record, request, answer) else violated
+            convict = unknown if may_be_sent_away(record, request, answer) else violated
             yield convict(request, f"{request.request} passes over nothing")
 
 

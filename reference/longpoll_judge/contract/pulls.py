@@ -146,9 +146,8 @@ PULL_CLAUSES: Final = (
     ),
     _answer(
         "pull.passed.next",
-        "offset_next of a 20 is greater than the requested offset. If it is equal, that is unknown for a slave of any "
-        "name: a source outside that sees no send, while another source does. With strict or strict-clone there is no "
-        "such slave.",
+        "offset_next of a 20 is greater than the requested offset. Unknown from a source outside that sees no send to "
+        "this broker, except with strict or strict-clone: a slave sends pulls to its master with a 20.",
         source="DefaultMessageStore.getMessage: NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING",
     ),
     _answer(
@@ -188,7 +187,7 @@ PULL_CLAUSES: Final = (
     _answer(
         "pull.found.within",
         "0 and 20 need an offset within the answer's own bounds: offset_min <= request.offset < offset_max. Unknown as "
-        "in pull.passed.next.",
+        "in pull.passed.next, unless offset_next exceeds the requested offset and an offset_max above 0.",
         source="DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_ONE and "
         "OFFSET_OVERFLOW_BADLY come first",
     ),

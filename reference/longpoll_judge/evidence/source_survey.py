@@ -151,6 +151,8 @@ class SourceSurvey(msgspec.Struct):
     """Whether an event certainly happened before an event with a lower number within a split."""
     brokers: set[str] = msgspec.field(default_factory=set)
     """The brokers that the source's events name."""
+    sent_to: set[str] = msgspec.field(default_factory=set)
+    """The brokers that the source's acknowledgements name."""
     unnamed: list[Interval] = msgspec.field(default_factory=list)
     """For each split, the interval of the events about queues that do not name a broker."""
 

@@ -209,11 +209,10 @@ class Context:
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
     """For each source, when its connections may have been opened, ascending, and when all connections opened by then
     were closed."""
+    readers: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of an outside source and a broker to which it sees no send: the broker may be a slave with any name."""
     followers: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of a source without sends and a broker that other outside sources name too. The source may watch a slave.
-    """
-    readers: frozenset[str] = frozenset()
-    """Outside sources without sends, if another source has sends: each of them may watch slaves with any name."""
+    """The pairs of `readers` whose broker another source names too: it may be a slave with the name of its master."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
     """Queues whose visible end a source records from inside the broker."""
     removed: dict[str, int] = field(factory=dict)
@@ -301,6 +300,7 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
     sequence, after_ns, before_ns = (integers_of(table, name) for name in ("sequence", "after_ns", "before_ns"))
     is_hold = are_of(codes, names, {"hold"})
     is_unnamed = are_of(brokers, broker_names, {""}) & (integers_of(table, "queue") >= 0)
+    is_acknowledged = are_of(codes, names, {"message_acknowledged"})
     is_omitted = are_of(codes, names, {"omitted"})
     last = sequence + _left_out(table, is_omitted) if is_omitted.any() else None
     for code in _used(source_codes, source_names):
@@ -308,6 +308,8 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
         seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine], None if last is None else last[mine])
         seen.holds = int(np.count_nonzero(is_hold[mine]))
         seen.brokers = {broker_names[number] for number in _used(brokers[mine], broker_names)} - {""}
+        sent_to = brokers[mine][is_acknowledged[mine]]
+        seen.sent_to = {broker_names[number] for number in np.unique(sent_to).tolist()}
         if is_unnamed[mine].any():
             own = after_ns[mine][is_unnamed[mine]], before_ns[mine][is_unnamed[mine]]
             seen.unnamed = [(int(own[0].min()), int(own[1].max()))]
@@ -319,7 +321,7 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
     survey.answered = _queues_of(table, is_answer & (integers_of(table, "offset_min") >= 0))
     survey.removed = _removed(table, is_answer & (integers_of(table, "offset_min") > 0))
     survey.shown = _queues_of(table, are_of(codes, names, {"make_visible"}))
-    acknowledged = np.flatnonzero(are_of(codes, names, {"message_acknowledged"}))
+    acknowledged = np.flatnonzero(is_acknowledged)
     survey.firsts = _anew(table, acknowledged[integers_of(table, "queue_offset")[acknowledged] == 0])
     survey.seen_ns = _seen_ns(table, np.append(acknowledged, np.flatnonzero(is_answer)))
     requests = np.flatnonzero(are_of(codes, names, {"request_received"}))
@@ -489,6 +491,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     )
     restarted = restarts(survey.sources, open_times, used_times, inside)
     orderly = orderly_ends(survey.sources, open_times, inside)
+    readers = frozenset() if are_own(history.policies) else _readers(survey, inside)
     context = Context(
         wake_ns=round(wake_ms * 1_000_000),
         late_ns=round(late_ms * 1_000_000),
@@ -522,8 +525,8 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
         begun_anew=again,
-        followers=frozenset() if are_own(history.policies) else _followers(survey, inside),
-        readers=frozenset() if are_own(history.policies) else _readers(survey, inside),
+        readers=readers,
+        followers=frozenset(_followers(survey, inside, readers)),
         restarts=restarted,
         kills=kills(restarted, survey.sources, orderly),
         unordered_holes={
@@ -563,25 +566,18 @@ def _spans(open_times: Mapping[str, list[Interval]]) -> dict[str, tuple[Integers
     return {source: (opened, np.maximum.accumulate(closed)) for source, (opened, closed) in columns.items()}
 
 
-def _senders(survey: Survey) -> set[str]:
-    return {name for name, seen in survey.observers.sources.items() if seen.acknowledged}
+def _readers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, str]]:
+    outside = [(name, seen) for name, seen in survey.sources.items() if name not in inside]
+    return frozenset((name, broker) for name, seen in outside for broker in seen.names - seen.sent_to)
 
 
-def _readers(survey: Survey, inside: Collection[str]) -> frozenset[str]:
-    senders = _senders(survey)
-    return frozenset(survey.sources.keys() - senders - set(inside) if senders else ())
-
-
-def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, str]]:
-    """Returns the pairs for `Context.followers`. A slave has its master's name, and gets no sends."""
-    senders = _senders(survey)
-    watchers = {name: seen.brokers for name, seen in survey.sources.items() if name in senders or name not in inside}
-    return frozenset(
-        (name, broker)
-        for name in survey.sources.keys() - senders - set(inside)
-        for broker in survey.sources[name].brokers
-        if any(broker in brokers for other, brokers in watchers.items() if other != name)
-    )
+def _followers(survey: Survey, inside: Collection[str], readers: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Returns `Context.followers`. A slave has its master's name, and gets no sends."""
+    watchers: dict[str, set[str]] = {}
+    for name, seen in survey.sources.items():
+        for broker in seen.brokers if name not in inside else seen.sent_to:
+            watchers.setdefault(broker, set()).add(name)
+    return {(name, broker) for name, broker in readers if broker and watchers.get(broker, set()) - {name}}
 
 
 def _open_times(survey: Survey, until: Callable[[Interval, str, int], int]) -> dict[str, list[Interval]]:

@@ -14,7 +14,7 @@ For an offset that is too high, it is the lower end only if that end is 0, as in
 
 A refusal shows that the broker read nothing. A history usually cannot show whether a refusal was right
 (`contract.pulls`). Not judged: SQL92, offsets reset by an administrator (5.x then answers 21 within the bounds), and
-slaves, which answer 20 if a master would answer 21.
+slaves, which answer 20 if a master would answer 19 or 21.
 """
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ def _not_found(answers: Answers) -> list[Rule]:
             "pull.passed.next",
             no_match & (answers.next <= answers.asked),
             "says offset_next {next}, so it passed over nothing",
-            doubted=_at_end_of_slave(answers),
+            doubted=case.may_be_sent_away[answers.pull],
         ),
         Rule(
             "pull.passed.none_match",
@@ -429,7 +429,7 @@ def _itself(answers: Answers) -> list[Rule]:
             "pull.found.within",
             is_read & ((answers.asked < answers.min) | (answers.asked >= answers.max)),
             "says offset_min {min} and offset_max {max}, and the offset does not lie between them",
-            doubted=_at_end_of_slave(answers),
+            doubted=answers.case.may_be_sent_away[answers.pull],
         ),
         Rule(
             "pull.none.at_end",
@@ -438,14 +438,6 @@ def _itself(answers: Answers) -> list[Rule]:
             doubted=doubted,
         ),
     ]
-
-
-def _at_end_of_slave(answers: Answers) -> Booleans:
-    """Returns which answers a slave may give at the end of its copy of the queue: 20 with the requested offset."""
-    case = answers.case
-    found = case.events.are("source", case.pulls.row[answers.pull], case.context.readers)
-    found &= (answers.code == NO_MATCHED_MSG) & (answers.next == answers.asked)
-    return found
 
 
 def _removed_end(answers: Answers) -> Integers:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Final
 
@@ -333,8 +333,23 @@ class Case:
     @cached_property
     def may_follow(self) -> Booleans:
         """Which pulls may have gone to a slave that has the broker's name and lags behind its master."""
+        return self._are_among(self.context.followers)
+
+    @cached_property
+    def may_be_sent_away(self) -> Booleans:
+        """Which pulls got a 20 with which a slave may send them to its master, to the same, a right or a reset offset.
+
+        A reset of the offset tells no bounds, so `offset_max` is 0.
+        """
+        found: Booleans = (self.answer_code == NO_MATCHED_MSG) & self._are_among(self.context.readers)
+        end = self.told("offset_max")
+        found &= (self.told("offset_next") <= np.maximum(self.pulls.offset, end)) | (end == 0)
+        return found
+
+    def _are_among(self, pairs: Iterable[tuple[str, str]]) -> Booleans:
+        """Returns which pulls have one of these pairs of a source and a broker."""
         found = np.zeros(len(self.pulls), dtype=np.bool_)
-        for source, broker in self.context.followers:
+        for source, broker in pairs:
             found |= self.events.are("source", self.pulls.row, {source}) & self.are_of_broker(self.pulls.row, broker)
         return found
 
