@@ -384,7 +384,7 @@ def _store_config(store_config: StoreConfig, config: BrokerConfig, policy: Polic
     if config.role == "SLAVE":
         if config.broker_id == MASTER_ID:
             raise ConfigError("brokerRole is SLAVE, so brokerId must be above 0; only a master has 0")
-        # As in `BrokerStartup`, a slave assumes that a smaller part of its log is in memory.
+        # As in `BrokerStartup`, a slave assumes that a smaller part of its log is in memory than a master does.
         store_config = attrs.evolve(store_config, memory_ratio_max=max(store_config.memory_ratio_max - 10, 0))
     if policy.visible_after != "append":
         store_config = attrs.evolve(store_config, visible_when_durable=store_config.flush_disk_sync)

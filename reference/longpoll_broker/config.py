@@ -67,7 +67,7 @@ class StoreConfig:
     memory_size: int = field(default=0)
     """Size of the physical memory, bytes, to which `memory_ratio_max` refers; 0 asks the operating system."""
     multi_dispatch: bool = field(default=False)
-    """`enableMultiDispatch`: a message may name additional queues that list it (property `INNER_MULTI_DISPATCH`)."""
+    """`enableMultiDispatch`: a message may name additional queues (`INNER_MULTI_DISPATCH`) in which it also appears."""
     light_queues: bool = field(default=False)
     """`enableLmq`: topics and groups whose names begin with `%LMQ%` exist without being created."""
     light_queue_count_max: int = field(default=20_000)
@@ -136,13 +136,15 @@ class BrokerConfig:
     channel_idle_ms_max: int = field(default=120_000)
     """`serverChannelMaxIdleTimeSeconds`, here in ms: a connection is closed if it sends no request for this time."""
     output_bytes_max: int = field(default=64 * MIB)
-    """Maximum bytes queued for a connection that does not read; beyond it the connection is closed."""
+    """Maximum bytes queued for a connection whose peer does not read; above this limit, the connection is closed."""
     frame_ms_max: int = field(default=60_000)
     """Maximum time from the first byte of a frame to its last, ms; a slower connection is closed."""
     unfinished_bytes_max: int = field(default=256 * MIB)
-    """Maximum bytes of incomplete frames of all connections; beyond it the connection with the most is closed."""
+    """Maximum bytes of all connections' incomplete frames. Above this limit, the connection with the most bytes is
+    closed."""
     unsent_bytes_max: int = field(default=256 * MIB)
-    """Maximum bytes of unsent answers of all connections; beyond it the connection with the most is closed."""
+    """Maximum bytes of all connections' unsent answers. Above this limit, the connection with the most bytes is closed.
+    """
     address_connection_count_max: int = field(default=10_000)
     """Maximum connections from one address, so that one address cannot use up `connection_count_max`."""
     transaction_timeout_ms: int = field(default=6_000)

@@ -27,7 +27,7 @@ class TopicLeavingError(StoreError, OSError):
 
 
 class SyncFailedError(StoreError, OSError):
-    """An earlier sync failed, so a later sync would not report the lost data. Reopening the store rewrites the data."""
+    """An earlier sync failed, and a later sync would hide that data was lost. Reopening the store rewrites the data."""
 
 
 class StoreDamageError(StoreError):

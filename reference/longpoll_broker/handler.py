@@ -1,7 +1,7 @@
 """Serves the broker's connections and requests.
 
-Each request first passes access control and the role check. Then the processor of its code runs, on the thread that
-read the request or, if the policy has one, in the pull pool.
+Each request first passes access control and the role check. Then the processor of the request's code runs, on the
+thread that read the request or in the pull pool, if the policy has a pull pool.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BrokerHandler:
     _serve: Callable[[Channel, Command, Outbox], None] = field(init=False)
     _is_slave: bool = field(init=False)
     send_bursts: SendBursts | None = field(init=False)
-    """Serves adjacent sends together; None if a send needs more than storing the message and an answer."""
+    """Serves adjacent sends together; None if serving a send takes more than storing the message and answering."""
 
     def __attrs_post_init__(self) -> None:
         shared = self.shared
@@ -154,7 +154,8 @@ class BrokerHandler:
         """Remove the pulls and group memberships of a closed connection."""
         self.shared.recording.connection("connection_closed", channel)
         if self.shared.policy.on_close == "drop":
-            # RocketMQ leaves the pulls of a closed connection in its hold table, and the next scan runs them.
+            # This broker removes the pulls of a closed connection at once. RocketMQ leaves such pulls in its hold table
+            # until the next scan runs them.
             self.pulling.hold_service.drop_channel(channel)
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)

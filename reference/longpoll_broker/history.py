@@ -165,7 +165,7 @@ class RecordedSendEvents(SendEvents):
     def acknowledged(self, asked: SendRequest, stored: Iterable[Stored], outbox: Outbox) -> None:
         """Write one `message_acknowledged` per message when the answer has been handed to the socket.
 
-        A message that is in no queue has no offset, so for such a message only the success of its send is recorded.
+        A message that is in no queue has no offset, so only the success of its send is recorded.
         """
         if asked.command.is_one_way:
             return

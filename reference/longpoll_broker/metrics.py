@@ -27,7 +27,8 @@ HttpServer: TypeAlias = Any
 """A threaded `socketserver.TCPServer`, as `prometheus_client.start_http_server` creates."""
 HEALTH: Final = "/health"
 HTTP_COUNT_MAX: Final = 16
-"""Maximum simultaneous HTTP connections, beyond which a new one replaces another. Prometheus itself needs only one."""
+"""Maximum simultaneous HTTP connections. A new connection beyond this limit replaces an old one. Prometheus needs one.
+"""
 COMPUTED_COUNT_MAX: Final = 4
 """Maximum requests that compute metrics or wait for another request's computation."""
 HTTP_NS_MAX: Final = 10_000_000_000
@@ -83,7 +84,7 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
 
     def cut(request: socket) -> None:
         deadlines_ns.pop(request, None)
-        # The thread that serves the request then reads the end of the stream and closes the connection.
+        # After the shutdown, the thread that serves the request reads the end of the stream and closes the connection.
         with suppress(OSError):
             request.shutdown(SHUT_RDWR)
 

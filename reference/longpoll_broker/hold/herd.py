@@ -1,6 +1,6 @@
-"""Shares one encoded answer among the equal pulls that one message wakes (a herd); only `opaque` differs.
+"""Shares one encoded answer among the equal pulls that one message wakes (a thundering herd).
 
-When an answer may be shared: see `hold.pull_runner`.
+The shared answers differ only in `opaque`. When an answer may be shared: see `hold.pull_runner`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from longpoll_protocol.frames import Buffer
 
 RESPONSE: Final = CommandFlag.RESPONSE.value
 COPIED_SIZE_MAX: Final = 2048
-"""Up to this many bytes, records are copied into each answer, because another buffer per answer costs as much."""
+"""Records of at most this many bytes are copied into each answer, because a separate buffer would cost as much."""
 TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
     "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
 )

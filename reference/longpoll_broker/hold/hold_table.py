@@ -52,7 +52,7 @@ class Deadlines(Generic[Item]):
         items[item] = None
 
     def remove(self, item: Item, deadline_ms: int) -> None:
-        """Disarm one item; does nothing if the item is not armed for that time."""
+        """Disarm one item; does nothing if the item is not armed for `deadline_ms`."""
         items = self._due.get(deadline_ms)
         if items is None:
             return
@@ -100,15 +100,17 @@ class Deadlines(Generic[Item]):
 Key = tuple[str, int]
 """Topic and queue id: the key of a bucket."""
 Cause: TypeAlias = Literal["immediate", "woken", "expired", "thrown", "busy", "stopped", "error"]
-"""Why a pull is answered, as recorded in a history. A pull with `busy`, `thrown` or `stopped` is not run again."""
+"""Why a pull is answered, as recorded in a history. A pull with the cause `busy`, `thrown` or `stopped` is not run
+again."""
 Choose: TypeAlias = "Callable[[Collection[Pull]], tuple[list[Pull], list[Pull]]]"
 """Returns the pulls of a bucket to wake, and the pulls whose filter raised; all other pulls stay."""
 
 
 SMALL_TABLE: Final = 1000
-"""A connection may hold this many pulls per shard. A table with this limit or less reserves no part (`SMALL_PART`)."""
+"""A connection may always hold this many pulls per shard. A limit of at most this size has no reserve (`SMALL_PART`).
+"""
 SMALL_PART: Final = 8
-"""An eighth of a larger table is reserved for channels with few pulls."""
+"""One eighth of a limit above `SMALL_TABLE` is reserved for channels with few pulls."""
 SHORT_SIZE_MAX: Final = 32
 """A subscription text of up to this many characters does not count towards the limit on texts."""
 
@@ -234,7 +236,8 @@ class Bucket:
 
 
 def _room(limit: int, count: int) -> int:
-    # Without this part, one client with many pulls could fill the table, and a new client could not hold even one pull.
+    # Without this reserve, one client with many pulls could fill the table, and a new client could not hold even one
+    # pull.
     return limit if count < SHARE_MIN or limit <= SMALL_TABLE else limit - limit // SMALL_PART
 
 
@@ -340,8 +343,8 @@ class HoldTable:
     def _is_full_of(self, channel: Hashable, known: int) -> bool:
         """Whether a limit forbids one more pull of this channel, in a queue with `known` pulls.
 
-        The last eighth of a large table and of a large queue is for channels with few pulls. An address has no limit on
-        pulls, only on the length of their subscriptions (`HoldLimit`).
+        The last eighth of a large table, and of a large queue, is reserved for channels with few pulls. An address has
+        no limit on the number of pulls, only on the total length of their subscriptions (`HoldLimit`).
         """
         count = len(self._channels.get(channel, ()))
         if self.channel_limit is not None and count >= self.channel_limit:
@@ -449,7 +452,7 @@ class HoldTable:
         return True
 
     def expire(self, now_ms: int, count_max: int | None = None) -> list[Pull]:
-        """Remove the held pulls whose deadline has passed, and mark such taken pulls as `spent`.
+        """Remove the held pulls whose deadline has passed, and mark taken pulls whose deadline has passed as `spent`.
 
         Handles at most `count_max` deadlines; the other deadlines stay armed and due.
         """
@@ -507,7 +510,7 @@ class HoldTable:
         assert armed <= linked
         assert not self.own_deadlines or self.one_shot or {p for p in known if not p.spent} <= armed
 
-    # -- the parts --------------------------------------------------------------------------------------------------
+    # -- internal helpers -------------------------------------------------------------------------------------------
 
     def _remove(self, pulls: Sequence[Pull]) -> None:
         for pull in pulls:

@@ -167,10 +167,10 @@ def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int)
 
 
 def wants_visible(pull: Pull, store: Store, visible_end: int) -> bool:
-    """Whether a message from the pull's offset on matches its filter; reads the store.
+    """Whether a visible message at or after the pull's offset matches its filter; reads the store.
 
     The pull records how far this check went, so that each message is checked once. The result is also true if the
-    offset has become invalid, because the pull must run to report that.
+    offset has become invalid, because the pull must run to report the invalid offset.
     """
     wanted = pull.filter
     if visible_end <= pull.offset or wanted is None:
@@ -226,8 +226,8 @@ def check(pull: Pull, checks: PullChecks) -> Filter | Refused:  # noqa: PLR0911 
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
         )
     if pull.filter is not None and pull.sys_flag & FLAG_SUBSCRIPTION:
-        # The pull was held, so its subscription was already checked and compiled. Skipping the check saves time when a
-        # hundred thousand pulls expire together.
+        # The pull was held, so its subscription was already checked and compiled. Skipping a second check saves time
+        # when a hundred thousand pulls expire together.
         return pull.filter
     wanted = _wanted(pull, checks, broadcast_enabled=group.consume_broadcast_enable)
     if isinstance(wanted, Refused):

@@ -75,7 +75,7 @@ class PoolExecutor:
         return not self._stopping and self._tasks.offer(_Queued(self.runtime.monotonic_ns(), task, too_late))
 
     def waiting(self) -> tuple[int, int]:
-        """Returns the number of queued tasks, and how long the first of them has waited, ms."""
+        """Returns the number of queued tasks, and the waiting time of the oldest queued task, ms."""
         first_ns: list[int] = []
 
         def look(queued: _Queued) -> bool:

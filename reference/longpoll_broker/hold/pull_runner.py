@@ -169,7 +169,8 @@ class PullRunner:
             and self.policy.on_truncate == "wake"
             and not self.checks.topics.get(pull.topic)
         ):
-            # If the topic was deleted before the read, the client should get that error instead of a moved offset.
+            # If the topic was deleted before the read, the client should get the error for an unknown topic and not a
+            # moved offset.
             refused = check(pull, self.checks)
             if isinstance(refused, Refused):
                 return refused
@@ -204,7 +205,7 @@ class PullRunner:
             self._last = HerdAnswer(key, TERMS(pull), decision)
 
     def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """Answer the first pulls of a herd, as long as their answer equals that of the last woken pull.
+        """Answer the first pulls of a thundering herd, as long as their answer equals that of the last woken pull.
 
         The other pulls of the herd stay queued.
         """
@@ -310,9 +311,9 @@ _NO_FILTER: Final = TagFilter("*", "TAG", frozenset(), all_tags=True)
 Run = Callable[[Pull, Cause, Outbox], None]
 RunAlike = Callable[[Sequence[Pull], Outbox], None]
 RUN_COST: Final = 8
-"""Cost of running one pull alone. A pull that reuses the previous answer costs 1."""
+"""Cost of running one pull that shares no answer. A pull that reuses the previous answer costs 1."""
 PASS_COST_MAX: Final = 2_000
-"""Cost budget of one pass, for new runs and again for queued runs: 250 single pulls, which take about 4 ms."""
+"""Maximum cost of new runs in one pass, and also of queued runs: 250 single pulls each, which take about 4 ms."""
 
 Leaving: TypeAlias = tuple[Pull, Cause]
 """A pull to run, and the cause of its release."""
@@ -369,7 +370,7 @@ class LaterRuns:
             run(part)
 
     def _take(self) -> list[Leaving]:
-        """Remove and return the next connection's next pulls: at least one, but fewer if many connections wait."""
+        """Remove and return some pulls of the next connection: at least one, and fewer if many connections wait."""
         with self.lock:
             if not self.waiting:
                 return []

@@ -53,7 +53,7 @@ class BytesByPeer(Generic[Peer]):
     def note(self, peer: Peer, size: int) -> list[tuple[Peer, int]]:
         """Set the bytes of a connection.
 
-        Returns the connections that must be closed to keep the limit, with their bytes; usually none.
+        Returns the connections that must be closed to keep the limit, with their bytes; usually the list is empty.
         """
         with self.lock:
             self._set(peer, size)
@@ -115,11 +115,11 @@ def address_of(host: str) -> str:
 log = logging.getLogger(__name__)
 
 NO_END_NS: Final = 1 << 62
-"""The end of a turn before the turn has begun: a time that is never reached."""
+"""The end of a connection's turn while no turn has begun: a time that is never reached."""
 FLUSH_COUNT: Final = 8
-"""Number of answers in the first batch that is sent to a large herd; each later batch is twice as large."""
+"""Number of answers in the first batch sent to a large thundering herd; each later batch is twice as large."""
 FLUSH_COUNT_MAX: Final = 2048
-"""Maximum answers in one batch of a large herd. With twenty connections, that is a hundred answers per system call."""
+"""Maximum answers in one batch to a large thundering herd: with 20 connections, 100 answers per system call."""
 CHANNEL_COUNT: Final = 64
 """If a connection has this many queued answers, they are sent at once, in a separate system call."""
 
@@ -306,7 +306,8 @@ class Channel:
                 self._break()
                 return
             except FAULTS:
-                # Whatever the error is, the answers to other connections in this pass must still be sent.
+                # Any error here is only logged, because the answers to other connections in this pass must still be
+                # sent.
                 log.exception("%s cannot be written to", self)
                 self._break()
                 return
@@ -446,9 +447,9 @@ class Outbox:
         self._count += count
 
     def write_in_herd(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """Queue answers to a herd, and send them when enough are queued.
+        """Queue answers to a thundering herd, and send them when enough are queued.
 
-        Without this limit, the first of a thousand answers would wait for the last.
+        If all answers were sent together, the first of a thousand answers would wait for the last.
         """
         self.write(channel, parts, count)
         if self._count >= self._part:

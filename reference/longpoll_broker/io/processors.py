@@ -276,7 +276,7 @@ def _around(processor: Processor, hooks: tuple[RpcHook, ...]) -> Processor:
 
 
 def _tell_held(hooks: tuple[RpcHook, ...], channel: Channel, command: Command) -> None:
-    """Report to the hooks that the answer follows later.
+    """Call the hooks with a response of None, because the answer follows later.
 
     Errors of the hooks are logged instead of raised, because raising would answer the request twice.
     """

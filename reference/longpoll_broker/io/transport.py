@@ -40,13 +40,13 @@ QUEUED_SIZE_MAX: Final = 32 * KIB
 The limit equals about four pulls of 32 small messages. With twice as much, all eight pulls in flight would be served
 before the first answer is sent, so client and broker would work alternately instead of concurrently."""
 TURN_NS_MAX: Final = 5_000_000
-"""Maximum turn of one connection in a pass, ns. The last request of a turn may exceed it."""
+"""Maximum duration of one connection's turn in a pass, ns. The last request of a turn may exceed it."""
 PASS_NS: Final = 10_000_000
 """Time that all ready connections share in one pass, ns. The more connections are ready, the shorter is each turn."""
 TURN_NS_MIN: Final = 250_000
 """Minimum turn of a connection if many are ready, ns, because shorter turns would spend more time on switching."""
 RESTS_MAX: Final = 8
-"""Maximum connections with long requests or large answers that get a turn in one pass, within `PASS_NS` together."""
+"""Maximum slow connections (long requests or large answers) that get a turn in one pass, `PASS_NS` in total."""
 ACCEPTS_MAX: Final = 256
 """Maximum connections accepted before the open ones get their turn."""
 CLOSES_MAX: Final = 64
@@ -250,7 +250,8 @@ class IoLoop:
                 if data.is_slow:
                     slow[data] = None
                 elif (size := self._receive(data, now_ns)) and size + data.unfinished_size >= LARGE_SIZE:
-                    # Serving much input takes long, and another client's single send must not wait for fifty batches.
+                    # Serving much input takes long, and a single send of another client must not wait behind fifty such
+                    # batches.
                     data.is_slow = True
                     unfinished[data] = None
                 elif size:
@@ -408,7 +409,7 @@ class IoLoop:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Usually the process has no free file descriptor, so retrying at once would only use CPU time.
+                # Usually the process has no free file descriptor, so accepting again at once would only use CPU time.
                 log.warning(
                     "a connection could not be accepted: %s; trying again in %.0f s",
                     error,

@@ -36,7 +36,7 @@ POLL_MS: Final = 100
 SEEN_PARTS: Final = 64
 """Maximum notes about the end of a level's queue within the level's delay. A note also covers earlier messages."""
 BATCH: Final = 256
-"""Maximum messages of one level that are delivered before they become visible and the other levels continue."""
+"""Maximum messages of one level that are delivered in a row; then they become visible and other levels follow."""
 
 
 @define(slots=True, eq=False)

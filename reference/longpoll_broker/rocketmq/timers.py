@@ -72,7 +72,7 @@ POLL_MS: Final = 100
 READ_COUNT: Final = 256
 """Number of messages read before the thread checks again whether the broker stops."""
 SHOWN_COUNT: Final = 256
-"""Messages of one second that are delivered before they become visible, because one second may have a million."""
+"""Number of messages delivered before they become visible; a limit, because one second may have a million messages."""
 
 
 _Entry: TypeAlias = tuple[int, int, int, str]
@@ -143,7 +143,7 @@ class TimerService(ServiceThread):
         return stop < end
 
     def _due_at(self, offset: int) -> tuple[int | None, str]:
-        """Returns a message's delivery time, or None if it has no time, and the message's target topic."""
+        """Returns a message's delivery time and target topic; the time is None if the message has no delivery time."""
         record = self._record(offset)
         properties = {} if record is None else _properties(record)
         text = properties.get(TIMER_OUT_MS, "")
@@ -167,7 +167,8 @@ class TimerService(ServiceThread):
             try:
                 self._deliver(entry, recalled)
             except (TopicLeavingError, OSError, MemoryError) as error:
-                # This message and the later ones are tried again in the next round, but not the earlier ones.
+                # This message and the later messages are tried again in the next round, but the earlier messages were
+                # delivered.
                 for left in taken[number:]:
                     heapq.heappush(self._due, left)
                 self._forget(taken[:number])

@@ -63,7 +63,7 @@ UNDECIDED: Final = 0
 COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT.value
 ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
 COMMITTED_COUNT_MAX: Final = 10_000
-"""Maximum remembered commits. Another commit of such a message, or of an older one, counts as a copy (`may_copy`)."""
+"""Maximum remembered commits. A second commit of a remembered or an older message counts as a copy (`may_copy`)."""
 
 
 @define(slots=True, eq=False)
@@ -228,7 +228,8 @@ class TransactionChecks:
         start, end = self.ends.store.ends(topic, 0)
         known = self.offsets.query(topic, GROUP, 0) or 0
         if known > end:
-            # Any client may commit for this group. Beyond the end, the next messages would never be checked.
+            # Any client may commit for this group. If the checks started beyond the end, they would skip the next
+            # messages.
             log.warning("the offset %d of %s is beyond its end: the checks go on at %d", known, topic, end)
             self._commit(topic, end)
         return min(max(known, start), end), end
@@ -238,7 +239,7 @@ class TransactionChecks:
             self.offsets.commit(topic, GROUP, 0, offset)
 
     def _ended(self, first: int, end: int) -> dict[int, int]:
-        """Returns, for each offset of the op topic, the offset of the half message that it ends, or -1."""
+        """Returns, for each offset of the op topic, the offset of the half message that its entry ends, or -1."""
         found = {}
         for offset in range(first, end):
             unit = self.ends.store.unit(OP_TOPIC, 0, offset)
@@ -304,7 +305,10 @@ class TransactionChecks:
         return self.ends.appender.append(copy, "")
 
     def _tell(self, half: Record, properties: dict[str, str], copy: PutResult, outbox: Outbox) -> None:
-        """Send 39, one-way, to a producer of the group. The body is the message with its original topic."""
+        """Send CHECK_TRANSACTION_STATE (39), one-way, to a producer of the group.
+
+        The body is the message with its original topic.
+        """
         group = properties.get(PRODUCER_GROUP, "")
         # Every other check goes to the message's sender, however many other producers join its group.
         channel = self.producer_of(group, half, sender_first=int(properties[CHECK_TIMES]) % 2 == 1)

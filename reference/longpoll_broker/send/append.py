@@ -166,7 +166,7 @@ class Appender:
 def delayed(
     message: MessageToStore, properties: dict[str, str], level: int, form: PropertiesForm, *, level_count: int
 ) -> MessageToStore:
-    """Returns the message for the schedule topic. A level beyond the last level becomes the last level."""
+    """Returns the message for the schedule topic. A level above the highest level is lowered to the highest level."""
     assert level > 0
     if level > level_count:
         level = level_count

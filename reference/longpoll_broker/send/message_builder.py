@@ -141,7 +141,8 @@ class InnerQueues:
                 raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"inner queue {name[:128]!r}: {problem}")
         places = tuple((name, inner_queue_id(name, message.queue_id, light=self.light)) for name in names)
         if (message.topic, message.queue_id) in places:
-            # RocketMQ would list the message twice at one offset and leave the next offset empty.
+            # If the message's own queue is named, RocketMQ lists the message twice at one offset and leaves the next
+            # offset empty.
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"inner queue {message.topic} is the message's own topic; name only other queues",
@@ -203,10 +204,10 @@ def drop_timer(properties: dict[str, str]) -> None:
 def timer_message(
     message: MessageToStore, properties: dict[str, str], form: PropertiesForm, now_ms: int, *, is_full: bool = False
 ) -> MessageToStore:
-    """Returns the message as it waits for its delivery time, or itself if it has none. Updates `properties`.
+    """Returns a message with a delivery time in the form in which it waits, and any other message unchanged.
 
-    Raises SendRefusedError for a time that is not a number or too far away, for properties that could not be delivered,
-    and if too many messages wait (`is_full`).
+    Updates `properties`. Raises SendRefusedError if the time is not a number or too far away, if the properties would
+    be too long for delivery, or if too many messages wait (`is_full`).
     """
     if not has_timer(properties) or message.topic == TIMER_TOPIC:
         return message
@@ -383,9 +384,9 @@ class MessageBuilder:
         return replace(dead_message, properties=write_properties(properties, self.traits.properties_form))
 
     def _elsewhere(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
-        """Move a prepared message to the half topic and a delayed message to the schedule topic; others stay.
+        """Move a prepared message to the half topic, and a delayed message to the schedule topic.
 
-        Raises SendRefusedError if the delay level is not a number.
+        Returns any other message unchanged. Raises SendRefusedError if the delay level is not a number.
         """
         form = self.traits.properties_form
         if properties.get(PREPARED, "").lower() == "true":
@@ -412,7 +413,7 @@ class MessageBuilder:
 
     @staticmethod
     def level(properties: dict[str, str]) -> int:
-        """Returns the requested delay level, or 0 without a request; raises SendRefusedError if it is not a number."""
+        """Returns the requested delay level, or 0 if none is requested; raises SendRefusedError if not a number."""
         level = properties.get(DELAY, "0")
         if not _LEVEL.fullmatch(level):
             told = f"the delay level {level[:40]!r} is not a whole number"

@@ -109,7 +109,7 @@ class SendBursts:
     def _put(self, channel: Channel, commands: Sequence[SendCommand], outbox: Outbox) -> int:
         """Store and answer the first plain sends; returns their number.
 
-        Stops when the connection must give way to others. The send at which the store stops is served alone.
+        Stops when the turn of the connection has ended. The send at which the store stops is served alone.
         """
         host_digits = self.send.host_digits
         messages = self._plain_ones(channel, commands)

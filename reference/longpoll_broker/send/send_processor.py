@@ -114,7 +114,7 @@ Turns: TypeAlias = Generator[None, None, Callable[[Outbox], Parts | None]]
 
 @define(eq=False)
 class _Batch:
-    """A batch that is in progress or waits. Only its connection refers to it, so it is dropped with the connection."""
+    """A batch that is in progress or waits. Only the batch's connection refers to it, so both are dropped together."""
 
     channel: Channel
     command: Command
@@ -191,7 +191,7 @@ REGION_FIELDS: Final = {TRACE: "true", REGION: REGION_NAME}
 TIMER: Final = "TIMER_DEL"
 """The common prefix of all properties that set a delivery time."""
 FIRST_OFFSET: Final = 0
-"""Offset of a queue's first message. Storing it creates the queue's files, which takes as long as fifty sends."""
+"""The offset of a queue's first message, whose storing creates the queue's files and takes as long as fifty sends."""
 REFUSED: Final = (SendRefusedError, MessageRefusedError, OSError)
 """The errors that mean that a message cannot be stored."""
 DEFAULT_QUEUE_COUNT: Final = 4
@@ -365,7 +365,8 @@ class SendProcessor(Serving):
     ) -> Parts | None:
         """Returns the answer to appended messages, or None if the answer follows later.
 
-        `topic` is where the messages are stored, for a message with too many retries not the header's topic.
+        `topic` is the topic in which the messages are stored. If a message had too many retries, this is not the topic
+        in the header.
         """
         # The waiting answer must not keep the body, because the body is a part of the connection's receive buffer.
         command = replace(asked.command, body=EMPTY)

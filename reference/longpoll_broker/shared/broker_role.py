@@ -30,7 +30,7 @@ _CORRECTED: Final = frozenset(
         GetStatus.OFFSET_FOUND_NULL,
     }
 )
-"""The statuses of a read for which the next offset is a correction of the requested offset."""
+"""The read statuses for which the store returns a corrected offset instead of the requested one."""
 _RETRY_IMMEDIATELY: Final = 20
 _OFFSET_MOVED: Final = 21
 
@@ -46,7 +46,8 @@ class BrokerRole:
     offset_check_in_slave: bool = False
     """`offsetCheckInSlave`: a slave corrects offsets as a master does."""
     least_broker_id: int = field(default=-1)
-    """`minBrokerIdInGroup`: the lowest id of the living brokers with this broker's name; -1 if none other is known."""
+    """`minBrokerIdInGroup`: the lowest id of the living brokers with this broker's name; -1 if no other broker is
+    known."""
     is_plain: bool = field(init=False)
     """Whether the broker answers as a master without slaves, which is the usual case."""
 

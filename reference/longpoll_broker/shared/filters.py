@@ -36,7 +36,7 @@ SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 CACHED_SIZE_MAX: Final = 1_000
-"""Maximum characters of an expression whose filter is cached, because the filter of a long one takes a megabyte."""
+"""Maximum characters of an expression whose filter is cached, because a long expression's filter takes a megabyte."""
 Made = TypeVar("Made")
 
 
@@ -146,10 +146,9 @@ def sql_filter(expression: str, expression_type: str, *, with_parts: bool = Fals
 
 
 def is_as_said(wanted: Filter) -> bool:
-    """Whether a filter agrees with its expression.
+    """Whether a filter equals the filter that its expression describes.
 
-    A filter disagrees if a heartbeat sent hashes that are not those of its tags, or left the filtering to a filter
-    server.
+    The two differ if a heartbeat sent hashes that are not those of its tags, or left the filtering to a filter server.
     """
     if isinstance(wanted, SqlFilter):
         return True
@@ -221,7 +220,7 @@ class FilterTable:
     _orphans: dict[Place, None] = field(factory=dict, init=False)
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """Returns a group's filter for a topic, or None if the group has no filter or it does not compile."""
+        """Returns a group's filter for a topic, or None if the group has no filter or the filter does not compile."""
         known = self._by_place.get((topic, group))
         return None if known is None or known.filter.condition is None else known
 

@@ -45,10 +45,10 @@ class Offsets:
     has_forgotten: bool = field(default=False, init=False)
     """Whether offsets of a deleted topic or group were removed since the last save."""
     _strays: dict[str, set[str]] = field(factory=dict, init=False)
-    """For each topic that does not exist, the groups that committed an offset of it."""
+    """For each topic that does not exist, the groups that have committed an offset for this topic."""
 
     def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Returns the offset of a group's last pull, if recorded."""
+        """Returns the offset of a group's last pull, or None if it is not recorded."""
         return None if self.pulled is None else self.pulled.query(topic, group, queue_id)
 
     def commit(

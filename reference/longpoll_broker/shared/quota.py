@@ -23,7 +23,7 @@ from attrs import define, field, frozen
 CONNECTION_PART: Final = 4
 """A connection may use a quarter of the free room."""
 SHARE_MIN: Final = 16
-"""Ordinary entries that a connection may always create while an eighth of the table is free for its account."""
+"""Number of ordinary entries that a connection may create while at least an eighth of the table is free."""
 ENTRY_COUNT: Final = 100_000
 """A table has room for at most this many ordinary entries."""
 SMALL_TABLE: Final = 64

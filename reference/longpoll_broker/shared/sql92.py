@@ -342,7 +342,7 @@ def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def _relation(holds: Callable[[int, int], bool], left: Evaluate, right: Evaluate) -> Evaluate:
-    """Compare numbers: two properties as doubles, a property and a constant in the constant's class."""
+    """Compare numbers: two properties are compared as doubles, a property and a constant in the constant's class."""
 
     def evaluate(lookup: Lookup) -> Value:
         first = left(lookup)

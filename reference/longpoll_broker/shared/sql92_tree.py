@@ -40,7 +40,7 @@ LONG_MAX: Final = 2**63 - 1
 _LONG_DIGITS: Final = 19
 """Number of decimal digits of `LONG_MAX`. A number with more significant digits does not fit."""
 _SHORT: Final = len(str(INTEGER_MAX))
-"""A text of fewer ASCII digits than this fits any class, without further checks."""
+"""A text that has fewer characters than this, all of them ASCII digits, fits any class without further checks."""
 _ASTRAL_FIRST: Final = "\U00010000"
 
 _WHOLE: Final = re.compile(r"([+-]?)(\d+)")
@@ -88,7 +88,7 @@ def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table o
         if isinstance(right, bool):
             return left - right
         if isinstance(right, str):
-            # Here RocketMQ casts the Boolean instead of the String, and throws.
+            # In this comparison RocketMQ casts the Boolean instead of the String, and throws.
             raise EvaluationError("a boolean cannot be compared with a text")
         return -1
     if isinstance(right, bool):

@@ -86,7 +86,7 @@ def changed(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, 
 
 
 TOPIC_COUNT_MAX: Final = 100_000
-"""Maximum topics, and maximum groups: each needs a file, so clients must not create them without limit."""
+"""Maximum topics, and maximum groups, because each needs room in a file and clients can create them."""
 QUEUE_COUNT_MAX: Final = 1024
 """Maximum queues of one topic. RocketMQ has no limit, but each queue needs files."""
 LOADED_QUEUE_COUNT_MAX: Final = 16_384

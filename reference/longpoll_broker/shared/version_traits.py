@@ -62,7 +62,8 @@ class Traits:
     explains_refusals: bool = False
     """The answer to a refused pull has `forbiddenType`; other answers have `topicSysFlag` and `groupSysFlag`."""
     minimum_follows_log: bool = False
-    """If all records of a queue are deleted, its minimum becomes its end, to which consumers are redirected (21)."""
+    """If all records of a queue are deleted, its minimum offset becomes its end, and code 21 redirects consumers there.
+    """
     stores_moved_offsets: bool = False
     """A pull answered with code 21 adds a message to the topic `OFFSET_MOVED_EVENT`."""
 
@@ -132,7 +133,7 @@ class Traits:
     returns_transaction_id: bool = False
     """The answer to a send carries the message's unique key."""
     returns_prepared_id: bool = True
-    """The answer to the send of a prepared message carries its unique key."""
+    """The answer to the send of a prepared message carries the message's unique key."""
 
     # -- offsets and clients
     commits_of_known_only: bool = False
@@ -154,7 +155,7 @@ class Traits:
     heartbeat_fields: bool = False
     """The answer to a heartbeat lists what the broker supports."""
     believes_tag_hashes: bool = False
-    """The tags of a heartbeat's subscription are its hashes, even if it has none, and not its expression's tags."""
+    """The hashes that a heartbeat sends decide which tags match, even if it sends none; its expression does not."""
     filters_outlive_groups: bool = False
     """A group's SQL92 filters stay when its last member leaves, and win over lower versions from later members."""
     filters_with_parts: bool = False

@@ -154,6 +154,6 @@ def _is_plain(message: MessageToStore, body_size_max: int) -> bool:
 
 
 def _numbered(queue: ConsumeQueue, message: MessageToStore, start: int, size: int, store_ms: int) -> Arrival:
-    """Use the queue's next offset for a message and return the message's arrival. No step after this can fail."""
+    """Assign the queue's next offset to a message and return its arrival. No later step of the append can fail."""
     queue.offset_next += 1
     return Arrival(message.topic, message.queue_id, queue.offset_next, message.tags_code, store_ms, start, size)

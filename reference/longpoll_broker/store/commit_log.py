@@ -42,11 +42,14 @@ from longpoll_runtime import Buffer, Files
 SPARE_SIZE: Final = 64 * MIB
 """Number of bytes over which a search may always compute checksums: several of the largest records."""
 TIMES: Final = 4
-"""For each byte searched, checksums over this many more bytes may be computed."""
+"""A search of n bytes may compute checksums over this many times n bytes, in addition to `SPARE_SIZE`."""
 
 
 def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
-    """Returns the length in a record's head; 0 if the head has another offset or the record would exceed `view`."""
+    """Returns the record length that a record's head claims.
+
+    Returns 0 if the head contains a different offset or the record would extend beyond `view`.
+    """
     if at < 0 or len(view) - at < HEAD_SIZE:
         return 0
     head = HEAD.unpack_from(view, at)
@@ -108,7 +111,7 @@ _HEAD_V4: Final = _HEADS[HOST_V4_SIZE, HOST_V4_SIZE]
 _SHORT: Final = struct.Struct(">h")
 _MARK_SIZE: Final = SIZE_AND_MAGIC.size
 _HEAD_SIZE: Final = _HEAD_V4.size - 2 * HOST_V4_SIZE + _SHORT.size
-"""Number of bytes of every record, without hosts, body, topic and properties."""
+"""Size of a record without hosts, body, topic and properties, bytes; this size is the same for every record."""
 
 
 def size_of(message: MessageToStore) -> int:

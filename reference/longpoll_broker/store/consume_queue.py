@@ -209,8 +209,8 @@ class ConsumeQueue:
         self.offset_next = self.offset_end
         self.room_end = 0
         self.physical_end = -1
-        # Number of records that were skipped as duplicates. RocketMQ gives two offsets to a record whose property names
-        # its own queue as an additional queue.
+        # Number of records skipped as duplicates. If a record's property names the record's own queue as an additional
+        # queue, RocketMQ gives the record two offsets.
         self.passed_over = 0
         self.flushed_offset = self.offset_end
         self._segment: Segment | None = None
@@ -287,7 +287,8 @@ class ConsumeQueue:
         if not self.segments.segments:
             # The queue has no file yet, so the file with this offset becomes its first file.
             start = self._segment_for(offset).start // UNIT_SIZE
-            # Set the fields before the disk can be full, so that a retry finds the new file and continues there.
+            # Set the fields before a write can fail on a full disk, so that a retry finds the new file and continues
+            # there.
             self.offset_min, self.offset_end = offset, start
         elif start > self.segments.start // UNIT_SIZE:
             _lines.error(
@@ -435,7 +436,7 @@ class ConsumeQueue:
 
 
 OTHER_MAPS: Final = 4096
-"""Number of memory maps reserved for the program, the log and the index."""
+"""Number of memory maps that remain available for the program, the log and the index."""
 MAPS_MAX: Final = 16_384
 """Maximum mapped files of queues. Each map needs some kilobytes, mostly in the kernel's page tables."""
 MAPS_MIN: Final = 1

@@ -56,7 +56,7 @@ SLOT: Final = struct.Struct(">i")
 ENTRY: Final = struct.Struct(">iqii")
 ENTRY_SIZE: Final = 20
 _PIECE_BITS: Final = 16
-"""Disk blocks are reserved in pieces of 2^16 bytes, because slots are written all over their part of the file."""
+"""Disk blocks are reserved in pieces of 2^16 bytes, because writes to slots are spread over the whole slot table."""
 _INT_MAX: Final = 2**31 - 1
 _pack_entry: Final = ENTRY.pack_into
 _pack_slot: Final = SLOT.pack_into
@@ -267,7 +267,7 @@ NAME_DIGITS: Final = 17
 KEYS: Final = "KEYS"
 UNIQUE_KEY: Final = "UNIQ_KEY"
 KEY_WORTH: Final = 128
-"""Number of characters of a key whose hashing takes as long as adding one entry."""
+"""Hashing a key of this many characters takes as long as adding one entry."""
 WALKED_MAX: Final = 2048
 """Maximum entries that a search visits in one turn, which takes 1 to 2 ms."""
 
@@ -307,7 +307,8 @@ class Index:
         self._directory = directory
         self._counts = (slot_count, entry_count)
         self._files: tuple[IndexFile, ...] = ()
-        # The last message and its number of indexed keys: a full disk or a crash may have left keys out.
+        # The physical offset of the last message, and how many of its keys are indexed: a full disk or a crash may have
+        # left keys out.
         self._begun = (-1, 0)
         self.flushed_ms = 0
         """Store timestamp of the last entry in the newest durable full file."""
@@ -461,7 +462,7 @@ class Index:
                 made.begin_after(last)
             files.sync_directory(self._directory)
         except OSError:
-            # Remove the new file: the retry uses another name, and this file would stay empty between full ones.
+            # Remove the new file: the retry uses another name, so this file would stay empty between full files.
             if made is not None:
                 made.close()
             with contextlib.suppress(OSError):
@@ -533,7 +534,7 @@ STRETCH_SIZE: Final = 16 * 1024
 PASS_SIZE: Final = 64 * 1024 * 1024
 """Maximum bytes skipped before control returns to the caller, which takes a few milliseconds."""
 RECORD_WORTH: Final = 4 * 1024
-"""Number of bytes whose search takes as long as indexing one record."""
+"""Searching this many bytes takes as long as indexing one record."""
 HASHED_COUNT: Final = 64
 """Maximum number of keys hashed together."""
 _KEY: Final = b"KEY"
@@ -569,7 +570,7 @@ class Indexer:
         """
         with self._lock:
             if not self._log.segments.segments:
-                # A copied log may have a start although it has no data yet.
+                # The start of a copied log may be above 0 although the log has no data yet.
                 return True
             count = 0
             while count < count_max and self.cursor < end:

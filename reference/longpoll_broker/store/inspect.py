@@ -107,7 +107,10 @@ class FoundQueue:
         return self.files[0].start // UNIT_SIZE if self.files else 0
 
     def place(self, offset: int) -> tuple[str, int]:
-        """Returns the file and the byte in it of the unit at an offset; the last file's end if no file has the unit."""
+        """Returns the file of the unit at an offset, and the unit's position in this file.
+
+        Returns the end of the last file if no file has the unit.
+        """
         for file in self.files:
             position = offset * UNIT_SIZE - file.start
             if 0 <= position < file.expected_size:

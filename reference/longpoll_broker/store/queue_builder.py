@@ -181,7 +181,7 @@ class QueueBuilder:
                     self._behind_count -= 1
             except OSError as error:
                 self.trouble = error
-            # The queue goes to the end of the order, so that the next call begins with queues that were not tried yet.
+            # The queue becomes the last in `behind`, so that the next call begins with queues that were not tried yet.
             del self.behind[queue]
             if waiting:
                 self.behind[queue] = waiting
@@ -257,7 +257,7 @@ class QueueBuilder:
         try:
             queue = self._queue_of(found)
         except MessageRefusedError as error:
-            # No checksum covers the topic's name, so the name may be damaged, and this name is not safe as a path.
+            # This topic name is not safe as a path. The name may be damaged, because no checksum covers it.
             _tell_of_damage(found, str(error))
             queue = None
         if queue is not None and _may_list(queue, found.queue_offset, found):

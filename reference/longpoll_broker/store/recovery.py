@@ -74,7 +74,8 @@ class Checkpoint:
     durable_offset: int = -1
     """Physical offset of a record that is durable together with all earlier records; -1 if unknown."""
     queue_file_count: int = 0
-    """Number of queue files when the checkpoint was written; -1 during a rebuild. If files are missing, units are."""
+    """Number of queue files when the checkpoint was written; -1 during a rebuild. Fewer files mean that units are
+    missing."""
 
     @property
     def lacks_queues(self) -> bool:
@@ -468,7 +469,8 @@ def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> No
 def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
     """Whether a queue's newest files have an invalid unit before a unit whose record is before `log_end`.
 
-    A unit without a record does not prove a gap, because it may have been cleared, and a power cut undoes that.
+    A unit without a record does not prove a gap: the unit may have been cleared before, and a power cut may have
+    restored it.
     """
     newest = queue.segments.segments[-FILES_WALKED:]
     if not newest:

@@ -20,7 +20,7 @@ NAME_DIGITS: Final = 20
 MAPS_LOOKED_AT: Final = 8
 """Number of the oldest maps tried for release. If all of them have unsynced writes, the next one is synced."""
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors on opening a directory for a sync; they lose no data, so the sync can be retried."""
+"""Error numbers of a failed open of a directory for a sync. These failures lose no data, so the sync can be retried."""
 PIECE_SIZE: Final = 1024 * 1024
 """Maximum bytes of a file searched at once."""
 ASIDE: Final = "_cut"
@@ -469,7 +469,8 @@ class SegmentList:
                     size += stop - start
             self._files.sync_directory(_parent(directory))
         except OSError:
-            # The start fails now and may be retried often, so remaining copies would fill the disk.
+            # Remove the copies: opening the store fails now and may be retried often, so copies that stay would fill
+            # the disk.
             for path in made:
                 with contextlib.suppress(OSError):
                     self._files.remove(path)

@@ -239,7 +239,7 @@ class _Scan:
         return self.size_bytes + size > config.transfer_bytes_max_on_disk or count >= config.transfer_count_max_on_disk
 
     def _reach(self, physical_offset: int, size: int) -> bool:
-        """Whether the log has these bytes; if so, their segment becomes the current one."""
+        """Whether the log has these bytes; if so, the segment that contains them becomes the current segment."""
         if self._run_start <= physical_offset and physical_offset + size <= self._run_stop and size > 0:
             return True
         segment = self._log.segments.find(physical_offset)

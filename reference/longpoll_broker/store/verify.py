@@ -30,7 +30,7 @@ from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record
 from longpoll_runtime import Files
 
 PROBLEM_COUNT_MAX: Final = 1000
-"""Maximum problems listed, because a longer list from one broken disk would not help."""
+"""Maximum problems in the list, because one broken disk may cause a list too long to be useful."""
 
 Kind = Literal["damage", "tail"]
 
@@ -52,7 +52,7 @@ class Verdict:
 
     messages: int = 0
     lacking: int = 0
-    """Records, except the last, with a sector of zeros outside the checksum: a disk may have lost such a sector."""
+    """Number of records, except the last, with a sector of zeros outside the checksum, which a disk may have lost."""
     cut_files: int = 0
     """Number of files with bytes that were cut off after damage and kept in a separate directory."""
     cut_bytes: int = 0

@@ -86,7 +86,7 @@ class ConfigFiles:
 
     def load(self) -> None:
         """Read the files; raises ConfigError if neither a file nor its `.bak` is usable, and OSError."""
-        # Fail here if the path is a file, because every table would otherwise be treated as absent and so as empty.
+        # If the path is a file, fail here: otherwise every table would be treated as absent, and so as empty.
         self.runtime.files.list(self.directory)
         for topic in self._table(TOPICS, _topics):
             self.topics.put(topic)

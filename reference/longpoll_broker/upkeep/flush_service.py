@@ -40,7 +40,7 @@ class Retention:
     """Interval between checks, ms (`cleanResourceInterval`)."""
     _due_ns: int = field(init=False)
     _rounds: int = field(default=0, init=False)
-    """Number of following rounds that ignore the hour."""
+    """Number of coming rounds that ignore the hour."""
 
     def __attrs_post_init__(self) -> None:
         self._due_ns = self.runtime.monotonic_ns() + DELAY_MS * 1_000_000

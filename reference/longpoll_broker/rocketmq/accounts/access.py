@@ -84,7 +84,7 @@ def _ranges(text: str) -> Match:
 
 
 def _split(text: str, version: int) -> list[str]:
-    """Returns the four or eight parts of an address or a pattern; raises ConfigError for an invalid one."""
+    """Returns the four (IPv4) or eight (IPv6) parts of an address or a pattern; raises ConfigError if it is invalid."""
     if version == 4:
         parts = text.split(".")
     else:

@@ -67,7 +67,8 @@ _MAP: Final = "tag:yaml.org,2002:map"
 # messages and its treatment of unusual letters differ from those of the Python loader.
 _QUICK_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FLAT_SIZE_MAX: Final = 1_000
-"""The C loader is used only for files whose lines have at most this many bytes, with at most so many brackets."""
+"""The C loader is used only if no line of the file has more bytes than this, and the file no more brackets than this.
+"""
 _QUICK_DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 Value = str | bool | list[str]

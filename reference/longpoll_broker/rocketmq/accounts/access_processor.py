@@ -114,7 +114,7 @@ class AccessProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=self.access.listed().encode())
 
     def _change(self, channel: Channel, command: Command, edit: Edit, code: int, missing: str) -> Parts:
-        """Change the file, or answer with `code` and the reason: `missing` if `edit` finds nothing to change."""
+        """Change the file, or answer with `code` and a reason: `missing` if `edit` finds nothing to change."""
         try:
             done = self.access.change(edit)
         except (ConfigError, OSError) as error:

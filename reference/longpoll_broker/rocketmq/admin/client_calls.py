@@ -1,4 +1,7 @@
-"""Forwards requests to clients: 307 and 309, 222 and 223 (as 220 and 221), and replies (324, 325, as 326).
+"""Forwards requests to clients: for a client's state, for offsets and for consuming one message; also forwards replies.
+
+Codes 307 (state) and 309 (consume a message) are forwarded unchanged. 222 (reset offsets) becomes 220, 223 (query
+offsets) becomes 221, and the replies 324 and 325 become 326.
 
 The client sends its answer to 221, 307, 309 or 326 to the broker, and the broker answers the requester. If the client
 has disconnected, or does not answer within 10 s, the requester gets an error code. The offsets of a group's members
@@ -148,7 +151,7 @@ class _Gathering:
             self.told[client_id] = offsets
 
     def one_less(self, asked: Command) -> Parts | None:
-        """Count one member as done; returns the answer after the last member, and None before."""
+        """Count one member as done; returns the answer if this was the last member, otherwise None."""
         with self.lock:
             self.left -= 1
             if self.left:
@@ -157,7 +160,8 @@ class _Gathering:
             told = f"the members say {self.size} bytes, over the limit of {STATUS_SIZE_MAX}: ask one by its clientAddr"
             return answer(asked, ResponseCode.SYSTEM_ERROR, told)
         table = {client_id: encode_by_queue(offsets) for client_id, offsets in self.told.items()}
-        # RocketMQ's answer also has the table that 221 returns; here that table is empty.
+        # RocketMQ's answer also has the field `messageQueueTable`, the table that 221 returns; here this table is
+        # empty.
         body = {"consumerTable": table, "messageQueueTable": {}}
         return answer(asked, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
 
@@ -272,7 +276,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, asker: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 223: return the offsets of one or all members of a group (221); answers 1 without such a member."""
+        """Code 223: return the offsets of one or all members of a group (221); answers 1 if none is connected."""
         command = structs.replace(command, body=EMPTY)
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         wanted = (header.client_addr or "").strip()

@@ -84,7 +84,8 @@ class Producers:
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
     _named: dict[str, Hashable] = field(factory=dict, init=False)
-    """The connections of `_groups_of` by their `str`; if two connections have the same `str`, the later one."""
+    """The connections of `_groups_of` by their `str`. If two connections have the same `str`, the later connection is
+    kept."""
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
         """Add a producer's connection to a group; does nothing if the quota is used up or a name is too long."""
@@ -159,7 +160,7 @@ class Producers:
     def pick(
         self, group: str, may_ask: Callable[[Hashable], bool] = lambda _channel: True, *, first: str = ""
     ) -> Hashable | None:
-        """Returns one of the group's permitted connections, in turn, or None.
+        """Returns one of the group's permitted connections, each in turn; None if the group has no such connection.
 
         The connection whose `str` equals `first` is preferred.
         """
@@ -531,7 +532,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 345: return a group's current subscription to a topic; without one, the answer has no subscription."""
+        """Code 345: return a group's subscription to a topic; the answer is empty if the group has none."""
         header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext_fields)
         with self.lock:
             live = self.clients.group(header.group)
@@ -667,7 +668,7 @@ class ClientProcessor(Serving):
 
 
 def _cost(subscription: SubscriptionData) -> int:
-    """Returns what a subscription counts towards a turn's `HEARTBEAT_SIZE`."""
+    """Returns the size of a subscription, as counted towards `HEARTBEAT_SIZE`."""
     return SUBSCRIPTION_COST + len(subscription.sub_string)
 
 

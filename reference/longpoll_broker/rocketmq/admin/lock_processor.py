@@ -116,7 +116,7 @@ class LockProcessor(Serving):
 
     @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 41: lock queues; returns the queues that the client now holds, or answers 2 if there is no room."""
+        """Code 41: lock queues; returns the queues that the client now holds; answers 2 if there are too many locks."""
         asked = self._read(command)
         got: list[MessageQueue] = []
         refused = 0

@@ -74,7 +74,7 @@ class OffsetProcessor(Serving):
         return self._offset(command, offset)
 
     def _no_offset(self, header: QueryConsumerOffsetRequestHeader) -> str | None:
-        """Returns why a group without an offset does not get offset 0, or None if it does."""
+        """Returns why a group without a committed offset does not get offset 0, or None if it gets offset 0."""
         topic, queue_id = header.topic, header.queue_id
         if self.traits.zero_for_stored_only:
             if header.set_zero_if_not_found is False:
@@ -215,7 +215,7 @@ def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> 
 
 
 def _told_of(processor: Processor, recorder: HistoryRecorder) -> Processor:
-    """Record only the request, without an identifier, because the answer does not matter."""
+    """Wrap a processor to record only its requests, without an identifier, because the answers do not matter."""
 
     def process(channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         fields: dict[str, Any] = resetting_fields(command) | {"connection": str(channel.number)}

@@ -55,7 +55,7 @@ class RoleProcessor:
     acting_master: bool
     """`enableSlaveActingMaster`: without this setting, 5.x ignores which other brokers are alive."""
     always_notices: bool
-    """Whether the policy accepts 905 even without `enableSlaveActingMaster`; true for `strict`."""
+    """Whether the policy accepts code 905 even without `enableSlaveActingMaster`; true for `strict`."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:

@@ -117,7 +117,8 @@ PUT_SPANS: Final = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s",
     "5~10s", "10s~",
 )  # fmt: skip
-"""RocketMQ's histogram of store latencies. This broker does not measure them, so every bucket is 0."""
+"""The ranges of RocketMQ's histogram of store latencies. This broker measures no store latencies, so every count is 0.
+"""
 UNMEASURED: Final = (
     "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "dispatchMaxBuffer", "getMessageEntireTimeMax",
     "putLatency99", "putLatency999", "putMessageEntireTimeMax", "putMessageFailedTimes",
@@ -136,7 +137,7 @@ class TableProcessor(Serving):
     config: BrokerConfig
     store_config: StoreConfig
     pull_queue: Callable[[], tuple[int, int]]
-    """Returns the number of pulls that wait for a thread, and how long the first of them has waited, ms."""
+    """Returns the number of pulls that wait for a thread, and the waiting time of the oldest of these pulls, ms."""
     clean_soon: Callable[[], None]
     """Lets the next round remove expired log files at any hour (`upkeep.flush_service`)."""
     topics: Topics

@@ -47,7 +47,7 @@ from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 LIST_COUNT_MAX: Final = 5_000
 """Maximum topics or groups in one request."""
 NOT_SET: Final = "not set any response code"
-"""The remark in RocketMQ's answer to a created topic, which it sends even on success."""
+"""The remark in RocketMQ's answer to the creation of a topic; RocketMQ sends this remark even on success."""
 _GROUP_OF_5: Final[dict[str, Any]] = {
     "attributes": {},
     "consumeMessageOrderly": False,
@@ -176,7 +176,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """Code 207: delete a group, and also its offsets if the request asks for that in its version's field."""
+        """Code 207: delete a group, and also its offsets if the request asks for that (`Traits.removes_offsets_by`)."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         self.groups.remove(header.group_name)
         asked = {"removeOffset": header.remove_offset, "cleanOffset": header.clean_offset}

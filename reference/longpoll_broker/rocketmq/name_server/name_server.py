@@ -79,7 +79,7 @@ from longpoll_protocol.sizes import MIB
 SETTINGS_SIZE_MAX: Final = MIB
 """Maximum characters of all settings together, because any client may create one."""
 SETTING_UNIT: Final = 512
-"""The size of an ordinary setting, in which quotas are measured."""
+"""The size of an ordinary setting in characters, for quotas."""
 SETTING_COST: Final = 100
 """Number of characters by which each setting counts in addition to its text."""
 NAME_SIZE_MAX: Final = 255
@@ -207,7 +207,7 @@ class NameServer(Serving):
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """Code 105: return the queues of a topic and their brokers.
 
-        Answers 17 if no broker serves the topic or if the request names none.
+        Answers 17 if no broker serves the topic, or if the request does not name a topic.
         """
         fields = command.ext_fields or {}
         if "topic" not in fields:
@@ -224,7 +224,7 @@ class NameServer(Serving):
         addresses = self.routes.addresses_by_name()
         for broker, topic in self.routes.with_topic(name):
             if own is not None and broker.name == own.config.broker_name:
-                # The registered broker is a slave of the broker in this process, or its master, so its queues are
+                # The registered broker is a slave or the master of the broker in this process, so its queues are
                 # already in the list.
                 continue
             brokers.append(self._broker(broker.cluster, broker.name, addresses[broker.name]))
@@ -270,7 +270,7 @@ class NameServer(Serving):
         self.routes.expire(self.now_ms())
         return (yield from topic_names(command, self._own_names(), self.routes))
 
-    # -- what other brokers tell ---------------------------------------------------------------------------------------
+    # -- requests from other brokers ----------------------------------------------------------------------------------
 
     @serves(RequestCode.REGISTER_BROKER)
     def register(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
@@ -285,7 +285,8 @@ class NameServer(Serving):
         topics = routed(table.topic_config_table)
         if len(topics) > TURN_COUNT:
             yield
-        # A broker with one new topic sends only that topic. No registration reports deleted topics; code 216 does.
+        # A broker with one new topic sends only that topic. No registration reports deleted topics; only code 216
+        # removes them.
         known = self.routes.get(header.broker_addr)
         if known is not None and known.name != header.broker_name:
             known = None
@@ -395,7 +396,7 @@ class NameServer(Serving):
             topic_sys_flag=topic.topic_sys_flag,
         )
 
-    # -- what administrators change and ask ----------------------------------------------------------------------------
+    # -- requests from administrators ---------------------------------------------------------------------------------
 
     @serves(RequestCode.PUT_KV_CONFIG)
     def put_setting(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:

@@ -44,10 +44,10 @@ REGISTER_MS: Final = 30_000
 RETRY_MS: Final = 1_000
 """Interval between attempts to reach a name server that does not answer, ms."""
 WAITING_COUNT_MAX: Final = 10_000
-"""Maximum answers that wait for a name server; beyond it, answers are sent without waiting."""
+"""Maximum answers that wait for name servers; above this limit, answers are sent without waiting."""
 
 OnRegistered = Callable[[Outbox], None]
-"""Called when the name servers know a change, or when it cannot wait for them."""
+"""Called when the name servers know a change, or when the change cannot wait for the name servers."""
 
 
 @define(slots=True, eq=False)

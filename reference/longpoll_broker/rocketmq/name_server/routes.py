@@ -44,7 +44,7 @@ class RegisteredBroker:
     channel: object
     """The connection of the registration; when it closes, the broker is removed."""
     version: Version | None
-    """The version of the whole table; None while parts of it may be missing."""
+    """The version of the broker's whole topic table; None while some topics may be missing."""
     heard_ms: int
     topics: dict[str, TopicConfig]
     """The registered topics. A slave's topics are used while no master of its name is registered."""
