@@ -1,4 +1,4 @@
-"""Accounts: the file and when it is read, requests 50 to 54, and access control of network requests."""
+"""The account file and when the broker reads it, requests 50 to 54, and access control of network requests."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class World:
     held: list[bool] = field(factory=list)
 
     def look(self, content: bytes | None, after_ns: int = LOOK_NS) -> str | None:
-        """Let `after_ns` pass, write or remove the file and check a request; returns whether the account is known."""
+        """Let `after_ns` pass, write or remove the account file; returns whether the broker knows the account."""
         self.now_ns += after_ns
         if content is None:
             self.path.unlink(missing_ok=True)

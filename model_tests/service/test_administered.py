@@ -1,4 +1,4 @@
-"""Requests of administrators and tools: progress, connections, tables, settings, lists and maintenance."""
+"""Requests of administrators and tools: group progress, connections, tables, settings, lists and maintenance."""
 
 from __future__ import annotations
 
@@ -533,7 +533,7 @@ def test_stored_messages_are_counted(brokers: Brokers) -> None:
 
 def test_daily_counts_restart_at_midnight(brokers: Brokers) -> None:
     clock = Clock()
-    # With this interval, no other thread takes samples.
+    # The flush interval is an hour, so no other thread samples statistics during the test.
     rare = attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000)
     broker, client = brokers.served(runtime=clock, store_config=rare)
     tables = broker.administering.tables

@@ -143,7 +143,7 @@ def test_a_failed_broker_start_leaves_no_resources(brokers: Brokers, tmp_path: P
 
 
 def test_a_stopped_broker_releases_its_log(brokers: Brokers, tmp_path: Path) -> None:
-    """After a stop, an answer to a woken pull must not keep slices of the log in memory."""
+    """After a stop, the answer to a woken pull must not keep slices of the log in memory."""
     mapped = Path("/proc/self/maps")
     broker = brokers.start()
     puller, sender = brokers.connect(broker), brokers.connect(broker)
@@ -240,7 +240,7 @@ class Notes:
 
 
 def make_known(broker: Broker) -> None:
-    """Create topic T, so that a later send gets its answer at once."""
+    """Create topic T, so that a later send to it is answered at once."""
     broker.topics.put(TopicConfig("T"))
     broker.sending.commits.save_topics()
 
@@ -359,7 +359,7 @@ def passes_of(calls: Iterable[tuple[str, CodeType]]) -> list[list[Call]]:
 
 @pytest.fixture
 def passes(brokers: Brokers) -> dict[str, list[Call]]:
-    """The calls of four passes: a send, a pull, a held pull, and the send that wakes this pull."""
+    """The calls made by a send, by a pull, by a held pull, and by the send that wakes the held pull."""
     with traced() as calls:
         broker = brokers.start()
         producer, consumer = brokers.connect(broker), brokers.connect(broker)
@@ -370,7 +370,8 @@ def passes(brokers: Brokers) -> dict[str, list[Call]]:
         wait_held(broker)
         send_message(producer, "T")
         assert consumer.answer(held).code == 0
-        send_message(producer, "T")  # The next pass ends this one, because a stop would add calls.
+        # A further message ends the measured pass, because a stop of the broker would add calls.
+        send_message(producer, "T")
         broker.stop()
     served = [
         each

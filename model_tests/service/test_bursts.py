@@ -1,4 +1,4 @@
-"""Bursts and reused answers equal single requests in every byte; batches, their limits, and slow batches."""
+"""Bursts and reused answers give the same bytes as single requests; batches, their size limits, and slow batches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ POLICIES = ["strict", "strict-clone"]
 """The policies in which a single thread decides the order of notifications."""
 PEERS = 3
 TOPIC = "T00000"
-"""Each example replaces this name by the equally long name of a topic without messages, so its pulls wait."""
+"""Each example replaces this name by an equally long name of a new topic without messages, so that pulls wait."""
 NUMBERS = itertools.count(1)
 Told = tuple[int, bytes]
 
@@ -61,7 +61,7 @@ class Twin:
         self.peers = [Peer(broker, 11 + number) for number in range(PEERS)]
 
     def told(self, told: Sequence[Told]) -> tuple[object, ...]:
-        """The bytes for each connection, the counters and the number of held pulls after these requests."""
+        """Returns the bytes sent to each connection, the counters and the number of held pulls after these requests."""
         before, heard = self.counts(), []
         for number, content in told:
             answers = self.peers[number].told(content)
@@ -75,7 +75,7 @@ class Twin:
 
 @st.composite
 def requests(draw: st.DrawFn, *, is_send: bool) -> bytes:
-    """Sends and pulls; most pulls wait at the end of a queue, and many of them are alike."""
+    """Sends and pulls; most pulls wait at the end of a queue, and many pulls are identical."""
     flag = draw(st.sampled_from([0] * 6 + [int(CommandFlag.ONE_WAY)]))
     kind = draw(st.sampled_from([Serialisation.JSON] * 4 + [Serialisation.ROCKETMQ]))
     queue = draw(st.integers(0, 1))
@@ -109,7 +109,7 @@ PIECES = st.tuples(
 
 @pytest.fixture(scope="module", params=POLICIES)
 def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Twin, Twin]]:
-    """A broker that serves bursts and a broker that serves each request alone; their clocks stand still."""
+    """Two brokers with stopped clocks: one serves bursts, and the other serves each request alone."""
     policy = preset(request.param)
     places = [str(tmp_path_factory.mktemp(name)) for name in ("quick", "plain")]
     settings: dict[str, Any] = {"policy": policy, "config": CONFIG, "store_config": STORE}
@@ -136,7 +136,7 @@ def pair(brokers: Brokers, directory: Any, config: BrokerConfig = CONFIG) -> lis
 
 
 def alike(count: int, topic: str = "R") -> list[Told]:
-    """Pulls that wait for the next message of a queue with one message, and three sends, in one piece."""
+    """Identical pulls that wait for the next message of a queue with one message, and three sends, in one write."""
     send = Command(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=send_fields(topic, 0), body=b"body")
     pull = Command(RequestCode.PULL_MESSAGE, 2, ext_fields=pull_fields(topic, 1, timeout_ms=LONG_MS))
     first, wait = b"".join(encode(send)), b"".join(encode(pull))
@@ -394,7 +394,7 @@ def noted(name: str, count: int, notes: list[str], *, fails: bool = False) -> Tu
 
 
 def test_batches_in_turns() -> None:
-    """The connection whose turn it is continues the oldest batch."""
+    """When a connection gets its turn, it continues its oldest batch."""
     batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
     command = Command(320, 1, body=b"body")
     first, second, third = map(channel_of, ("first", "second", "third"))
@@ -433,7 +433,7 @@ def test_batches_in_turns() -> None:
 SIZE_MAX: Final = SMALL_STORE.message_size_max
 ONE_SIZE: Final = 22
 COUNT_MAX: Final = 31_650
-"""The largest batch of a broker with an IPv4 address, as docs/safety.md has it."""
+"""The largest number of messages in a batch for a broker with an IPv4 address, as docs/safety.md states."""
 
 
 def one(body_size: int = 0) -> bytes:
@@ -468,7 +468,7 @@ def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) 
 def test_a_batch_is_stored_and_acknowledged_or_neither(
     brokers: Brokers, config: StoreConfig, body: bytes, count: int
 ) -> None:
-    """On both sides of each limit a batch is either stored and acknowledged as a whole, or refused."""
+    """Just below each limit a batch is stored and acknowledged as a whole; just above the limit it is refused."""
     broker, client = brokers.served(store_config=config)
     reply = sent(client, body)
     assert assert_stored_iff_acknowledged(broker, reply, 0) == count
@@ -477,7 +477,7 @@ def test_a_batch_is_stored_and_acknowledged_or_neither(
 
 
 def test_a_too_large_batch_is_an_error_on_5() -> None:
-    """5.x raises an error in its encoder; the limit depends on the broker's address."""
+    """The encoder of 5.x raises an error for a too large batch; the limit depends on the broker's address."""
     limits = [BatchLimits.of(100, size, traits) for size in (16, 40) for traits in (STRICT_TRAITS, TRAITS_5)]
     for limit, error in zip(limits, (MessageRefusedError, HeaderError) * 2, strict=True):
         assert len(list(limit.read(one(100 - ONE_SIZE)))) == 1

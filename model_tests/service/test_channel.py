@@ -1,4 +1,4 @@
-"""Outbox, channels and connections: answers of a pass are sent together; slow readers and limits."""
+"""Outbox, channels and connections: the answers of one I/O pass are sent together; slow readers and limits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Sink:
 
 
 def _herd(count: int, channel_count: int = 1) -> list[int]:
-    """Answer a number of pulls on some channels in turn; returns the size of the first part on each channel."""
+    """Answer `count` pulls on the channels in turn; returns the sizes of the parts that the first channel sends."""
     sinks: Any = [Sink() for _ in range(channel_count)]
     outbox = Outbox()
     for number in range(count):
@@ -97,7 +97,7 @@ def test_parts_of_a_large_herd() -> None:
 
 
 def _waits_for_others() -> bool:
-    """Whether a connection with many answers sends them at the end, with the answers of all other connections."""
+    """Whether a connection with many answers sends them only at the end of the pass, after other connections."""
     order: list[str] = []
     sinks: Any = [Sink(name, order) for name in ("early", "busy", "other")]
     outbox = Outbox()
@@ -113,7 +113,7 @@ def _waits_for_others() -> bool:
 
 
 def test_answers_of_a_busy_connection_are_sent_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers of a busy connection are sent as soon as they fill a system call."""
+    """The answers of a busy connection are sent as soon as they are enough for one system call."""
     monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", 1000)
     monkeypatch.setattr(subject, "FLUSH_COUNT", 300)
     assert not _waits_for_others()
@@ -174,7 +174,7 @@ class Loop:
 def deaf_channel(
     room: int, output_bytes_max: int, unsent: BytesByPeer[Channel] | None = None
 ) -> tuple[Channel, DeafSocket, Loop]:
-    """A channel whose peer reads `room` bytes, with a limit of unsent bytes; `unsent` counts them."""
+    """A channel whose peer reads only `room` bytes; `unsent` counts the unsent bytes, which are limited."""
     sock, loop = DeafSocket(room), Loop()
     limits = Limits(1024, output_bytes_max, 10, 1000)
     made = Channel(loop, cast("Any", sock), ("127.0.0.1", 1), 1, cast("Any", None), limits, threading.Lock(), unsent)
@@ -240,7 +240,7 @@ def test_an_unwritable_connection_is_closed_once(fault: Exception) -> None:
 
 
 def test_calls_to_the_socket_and_the_poller() -> None:
-    """One buffer is sent without a copy, and a stopping loop only sends."""
+    """A single buffer is sent without a copy, and a stopping I/O loop sends but does not read."""
     channel, _, loop = deaf_channel(room=0, output_bytes_max=100)
     channel.stop_reading()
     assert (loop.reads, loop.watches) == ([False], [True])
@@ -289,7 +289,7 @@ def test_unsent_bytes_are_counted() -> None:
 
 
 def test_only_the_channel_with_most_unsent_bytes_is_closed() -> None:
-    """If all channels exceed the total limit, the next flush drops the answers of the channel with most, once."""
+    """If all channels together exceed the total limit, the next flush closes the one with the most unsent bytes."""
     unsent: BytesByPeer[Channel] = BytesByPeer(10, threading.Lock())
     greedy, _, loop = deaf_channel(0, 1000, unsent)
     modest, _, quiet = deaf_channel(0, 1000, unsent)
@@ -413,7 +413,7 @@ NEW_QUEUES = 64
 
 
 def sends(body: bytes) -> bytes:
-    """One send to each queue, in one piece."""
+    """One send to each queue, all in one write."""
     commands = [
         Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=send_fields("T", number), body=body)
         for number in range(NEW_QUEUES)

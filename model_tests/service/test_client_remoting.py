@@ -1,4 +1,4 @@
-"""A connection of the client: how answers are matched, come late or get lost, and how the connection ends."""
+"""A connection of the client: matching of answers to requests, late and lost answers, and the end of the connection."""
 
 from __future__ import annotations
 

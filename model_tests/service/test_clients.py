@@ -58,7 +58,7 @@ def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.usefixtures("few_notices")
 def test_every_member_is_notified_of_the_last_change(seed: int) -> None:
-    """When members come and go, each member hears of the last change, and no pass writes too much."""
+    """When members join and leave, each member is notified of the last change, and no pass writes too much."""
     draw, clients, told = random.Random(seed), Clients(), Told()
     outbox: Any = told
     notices = MemberNotifications(clients, RealRuntime().lock())
@@ -111,7 +111,7 @@ def notices_of_a_burst(brokers: Brokers) -> int:
 
 @pytest.mark.usefixtures("few_notices")
 def test_many_changes_cause_few_notices(brokers: Brokers) -> None:
-    """A large group gets only a few notices for 200 changes."""
+    """A large group gets only a few notifications for 200 membership changes."""
     assert 1 <= notices_of_a_burst(brokers) <= 20
 
 
@@ -172,7 +172,7 @@ def test_a_message_is_forwarded_to_a_member(broker: Broker, client: RawClient, m
 def test_an_unreachable_member_is_reported(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says that the member is absent, gone or silent, or that too many calls wait."""
+    """The error says that the member is absent, disconnected or does not answer, or that too many calls wait."""
     absent = client.call(INFO, ASKED)
     assert (absent.code, absent.remark) == (1, "The Consumer <G> <here@1> not online")
     member = joined(brokers.connect(broker))
@@ -199,7 +199,7 @@ def at(offset: object) -> bytes:
 
 
 def by_client(answer: Command) -> dict[str, object]:
-    """Returns each client's offset of the one queue, from the answer to request 223."""
+    """Returns each client's offset of the single queue, from the answer to request 223 (consumer status)."""
     assert answer.code == 0, answer.remark
     head, tail = b'{"consumerTable":', b',"messageQueueTable":{}}'
     body = bytes(answer.body)

@@ -70,7 +70,7 @@ def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
     send_message(client, "T", b"after", properties="DELAY\x0118\x02")
     wait_visible(broker, SCHEDULE, 2, 17)
     schedule = broker.keeping.schedule
-    # The queue's end is noted again only after a 64th of the level's delay.
+    # The queue's end is recorded again only after 1/64 of the level's delay.
     runtime.gone_ms = NOTED_MS
     wait_until(lambda: bool(schedule._seen[17].notes) and schedule._seen[17].notes[-1][1] == 2)
     runtime.gone_ms = 2 * HOUR_MS - 60_000
@@ -102,7 +102,7 @@ def test_levels_of_ones_own_are_waited_for(brokers: Brokers, tmp_path: Path) -> 
         assert record is not None
         delays_ms.append(unit[2] - record.store_ms)
     assert delays_ms == [2 * HOUR_MS, 72 * HOUR_MS, 72 * HOUR_MS, 72 * HOUR_MS]
-    # After a crash that loses the queue, the log gives the due times.
+    # After a crash that loses the queue, recovery takes the due times from the log.
     copy = tmp_path / "crashed"
     shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("consumequeue", "lock", "*.tmp"))
     broker.stop()
@@ -150,7 +150,7 @@ def test_an_unwritable_broker_accepts_no_send_back(tmp_path: Path, brokers: Brok
 
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01{group}\x02TAGS\x01t\x02UNIQ_KEY\x01unique\x02"
 QUICK = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=HOUR_MS, transaction_check_count_max=2)
-"""The test starts each round itself, because a round in progress would be counted twice."""
+"""The tests start each round of checks themselves, because a round already in progress would be counted twice."""
 STORE = evolve(SMALL_STORE, flush_interval_ms=20)
 """Each flush of the store starts a round."""
 COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
@@ -230,7 +230,7 @@ def test_an_undecided_transaction_is_checked_until_the_limit(
             assert told(question).properties["TRANSACTION_CHECK_TIMES"] == times
             end(client, question, UNKNOWN)
         check_now(checking)
-        # Another thread may make the message visible before the check is logged.
+        # The broker may log the check after another thread has made the message visible.
         wait_until(lambda: "is given up after 2 questions" in caplog.text)
     wait_visible(checking, GIVEN_UP_TOPIC, 1)
     prepare_message(client, b"dropped")
@@ -536,7 +536,7 @@ def test_waiting_messages_outlive_a_restart(brokers: Brokers, tmp_path: Path) ->
 
 
 class Stream:
-    """A timer's queue that has one more message at each call."""
+    """A queue of the timer that gets one more message at each read."""
 
     def __init__(self) -> None:
         self.end = 1

@@ -110,7 +110,7 @@ def test_no_old_message_is_delivered_from_a_recreated_topic(broker: Broker, brok
 def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pull that runs during the deletion caches its answer after the deletion cleared all cached answers."""
+    """A pull that runs during the deletion may cache its answer after the deletion has cleared the cache."""
     run_now = PullRunner.run_now
 
     def run_and_delete(runner: PullRunner, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
@@ -199,14 +199,15 @@ def test_a_slow_deletion_delays_only_its_topic(
 
 
 NEVER_MS: Final = 600_000
-"""With this period the scanner never runs, because a scan would make 5.x give up its round when the role changes."""
+"""With this scan period no scan runs during a test; on 5.x a scan would end its round when the broker's role changes.
+"""
 SLAVE: Final = BrokerConfig(
     role="SLAVE", broker_id=1, slave_read=True, slave_acting_master=True, scan_period_ms=NEVER_MS
 )
 OURS: Final = {"strict", "strict-clone"}
 WITHOUT_905: Final = {"rocketmq-4.9"}
 QUICK: Final = {"strict", "rocketmq-4.9", "rocketmq-5"}
-"""The other policies behave like one of these in the tests below."""
+"""Policies tested in the short run; every other policy behaves like one of these in the tests below."""
 POLICIES: Final = pytest.mark.parametrize(
     "policy",
     [pytest.param(each, marks=[pytest.mark.long] * (name not in QUICK)) for name, each in PRESETS.items()],
@@ -215,7 +216,7 @@ POLICIES: Final = pytest.mark.parametrize(
 
 
 def make_topics(broker: Broker) -> None:
-    """Create two topics with one queue each, because a slave would refuse the request."""
+    """Create two topics with one queue each before the role changes, because a slave refuses to create topics."""
     for topic in "TU":
         assert broker.topics.put(TopicConfig(topic, 1, 1))
 
@@ -265,7 +266,7 @@ def test_the_policy_decides_about_pulls_at_a_deletion_and_a_stop(policy: Policy,
 
 @POLICIES
 def test_the_policy_decides_about_pulls_at_a_role_change(policy: Policy, brokers: Brokers) -> None:
-    """After a change of role 5.x runs the pulls again; 4.9 does not know the request."""
+    """After a change of the broker's role 5.x runs held pulls again; 4.9 does not support the request."""
     broker = brokers.start(policy=policy, config=SLAVE)
     puller, other = brokers.connect(broker), brokers.connect(broker)
     make_topics(broker)

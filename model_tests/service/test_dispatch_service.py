@@ -152,7 +152,7 @@ SHOWN: Final = ["now", "make_visible", ("dispatch", BATCH)]
 
 
 def test_messages_become_visible_and_are_notified() -> None:
-    """Messages become visible one by one in log order, up to a limit per call, and each is notified."""
+    """Messages become visible one by one in log order, up to a limit per call, and each causes a notification."""
     world = World()
     assert world.run() == []
     world.append("T", "U", "T")
@@ -180,7 +180,7 @@ def test_messages_become_visible_and_are_notified() -> None:
 @pytest.mark.parametrize("passes_idle", [False, True])
 @pytest.mark.parametrize("notifies", [False, True])
 def test_arrivals_are_notified_only_if_needed(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
-    """Messages are not notified without long polling, nor, if the policy may look first, without a held pull."""
+    """No notification is sent if long polling is off, or if no pull is held and the policy checks for pulls first."""
     world = World(2, notifies=notifies, passes_idle=passes_idle)
     world.held = 0 if is_idle else 1
     count = 2 if notifies and not (passes_idle and is_idle) else 0
@@ -309,7 +309,7 @@ ANSWERS_ON_RETURN: Final = attrs.evolve(STRICT, on_master_return="answer")
 
 
 class GuardedTable:
-    """A table whose methods, except two quick checks, require the shard's lock."""
+    """A hold table that requires the shard's lock in all its methods, except two quick checks."""
 
     def __init__(self, table: HoldTable, lock: Any) -> None:
         self._table = table
@@ -337,7 +337,7 @@ class NotedEvents(PullEvents):
 
 
 class NotedBench(Bench):
-    """A hold service with one shard; `notes` has every step and every event in order."""
+    """A hold service with one shard; `notes` records every step and every event in order."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy, shard_count=1)
@@ -409,7 +409,7 @@ SCANNED: Final = "scan_start [take 0:1] scan_end [keep 0:1]"
     ],
 )
 def test_the_steps_and_events_of_an_operation(policy: Policy, acts: str, notes: str) -> None:
-    """The steps of the last operation: one section in place, or one per step with clone and clear."""
+    """An operation in place takes one critical section; an operation with clone and clear takes one per step."""
     bench = NotedBench(policy)
     for act in acts.split(", "):
         bench.notes.clear()
@@ -440,7 +440,7 @@ FAULTS = (OSError("no room on the disk"), ValueError("a number that does not fit
 
 @define
 class Rounds:
-    """A runtime whose thread is run by the test and ends after two rounds, with a hold table and a store."""
+    """A runtime with a hold table and a store, whose thread is run by the test and ends after two rounds."""
 
     error: Exception | None = None
     notes: list[str] = field(factory=list)

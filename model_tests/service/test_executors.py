@@ -1,4 +1,4 @@
-"""The pull pool and herds: many pulls that one message wakes run in several passes."""
+"""The pull pool and thundering herds: the many pulls that one message wakes run in several passes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def any_pull() -> Pull:
 
 
 def herd_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
-    """A herd of pulls, the pulls that run alone, and an executor that runs two at once or fails halfway."""
+    """Returns pulls of a herd, the list of pulls that ran alone, and an executor that runs two at once or fails."""
     singly: list[Pull] = []
 
     def run(each: Pull, _cause: str, _outbox: Outbox) -> None:
@@ -222,7 +222,7 @@ def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def none_alike(_pulls: Sequence[Pull], _outbox: Outbox) -> None:
-    """An answer cache that shares nothing, as if all pulls of a herd differed."""
+    """An answer cache that shares no answer, as if all pulls of a thundering herd differed."""
 
 
 def later_of() -> LaterRuns:
@@ -234,7 +234,7 @@ def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving
 
 
 def turned(later: LaterRuns) -> list[tuple[object, int]]:
-    """Returns (channel, opaque) of each pull that one turn runs by itself."""
+    """Returns (channel, opaque) of each pull that runs without a shared answer in one turn."""
     ran: list[tuple[object, int]] = []
 
     def run(part: Sequence[Leaving]) -> int:
@@ -246,7 +246,7 @@ def turned(later: LaterRuns) -> list[tuple[object, int]]:
 
 
 def test_herds_of_several_connections() -> None:
-    """Each connection of a herd has its share of a pass."""
+    """Each connection with pulls in a thundering herd gets a share of each pass."""
     later = later_of()
     later.add(leaving("herd", *range(20)))
     later.add(leaving("one", 100))
@@ -347,7 +347,7 @@ def test_a_waiting_herd_shares_one_answer() -> None:
     executor = InlineExecutor(run, run_alike, later)
     first, second = ([pull for pull, _cause in leaving("c", *range(count))] for count in (10, 20))
     executor.submit_herd(first, Outbox())
-    # Of the budget of 40, ten are used, and the first pull needs seven more.
+    # The herd uses ten of the budget of 40 units, and its first pull, which runs alone, uses seven more.
     assert [later.spend(RUN_COST) for _ in range(4)] == [True, True, True, False]
     executor.submit_herd(second, Outbox())
     assert {pull.phase for pull in second} == {QUEUED}
@@ -359,7 +359,7 @@ def test_a_waiting_herd_shares_one_answer() -> None:
 
 
 def held(broker: Broker, brokers: Brokers) -> list[tuple[RawClient, list[int]]]:
-    """Hold pulls that all differ, so that no answer is shared; returns their connections and opaques."""
+    """Hold pulls that all differ, so that no answer is shared; returns each connection with its pulls' opaques."""
     clients = [brokers.connect(broker) for _ in range(CLIENTS)]
     send_message(clients[0], "T")
     asked = [

@@ -67,7 +67,7 @@ BROKER_CODES: Final = served_by(*services())
 NAME_SERVER_CODES: Final = served_by(name_server)
 COMMON: Final = ("topic", "group", "groupName", "consumerGroup", "producerGroup", "queueId", "offset", "timestamp",
                  "clientId", "clientID", "brokerName", "brokerId", "isForce", "cleanOffset")  # fmt: skip
-"""Fields of request codes that have no header class."""
+"""Field names used in requests whose code has no header class."""
 
 Wanted = Callable[[], Any]
 
@@ -259,10 +259,10 @@ SOON_S: Final = 0.2
 
 @define
 class World:
-    """A broker that serves a script, and the faults found.
+    """A broker that serves a script, and the failures found.
 
-    Invariant: `died` has the threads that an exception ended. `harm` has damage to the store: queues that a copy of its
-    files, opened like a killed store, does not have, and problems that `store verify` finds.
+    Invariant: `died` lists the threads that ended with an exception. `harm` lists damage to the store: queues that are
+    missing when a copy of the store's files is opened after a simulated kill, and problems that `store verify` finds.
     """
 
     script: Script
@@ -296,7 +296,8 @@ class World:
             killed(directory, copied.name)
         with Broker.start(RealRuntime(), str(copied), policy=policy, config=config, store_config=store) as broker:
             after = listed(broker.store)
-        # Without these settings no crash brings light queues back, as the broker warns when it opens the store.
+        # Without these settings light queues are not restored after a crash, and the broker logs a warning about it at
+        # start.
         has_light_queues = store.multi_dispatch and store.light_queues
         sure = [queue for queue in before if has_light_queues or not queue[0].startswith(LMQ_PREFIX)]
         lost = [queue for queue in sure if after.get(queue, [])[: len(before[queue])] != before[queue]]
@@ -306,7 +307,7 @@ class World:
             self.harm += [f"{problem.file}: {problem.found}" for problem in found]
 
     def _spoil(self, line: Line, request: Command, draw: random.Random) -> None:
-        """Send a request with invalid bytes. Its length may be wrong, so no request may follow on this connection."""
+        """Send a request with invalid bytes. The length may be wrong, so no further request may use this connection."""
         content = spoiled(b"".join(encode(request)), draw)
         self.said.append(repr(content[:200]))
         with suppress(ConnectionError):

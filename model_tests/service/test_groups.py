@@ -136,7 +136,7 @@ def test_the_proxy_records_the_offset_in_the_light_queue(brokers: Brokers, tmp_p
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
 def test_light_queues_are_there_again(crashed: bool, brokers: Brokers, tmp_path: Path) -> None:
-    """Light queues exist again after a stop, and are rebuilt from the log after a crash."""
+    """Light queues still exist after a clean stop, and are rebuilt from the log after a crash."""
     broker = brokers.start(store_config=LIGHT)
     for number in range(3):
         send_message(brokers.connect(broker), "T", b"%d" % number, properties=NAMES)
@@ -229,12 +229,12 @@ CLAIMS = [
     f"{OFFSETS}3\x02INNER_MULTI_DISPATCH\x01%LMQ%a\x02TRAN_MSG\x01true\x02",
     f"{OFFSETS}5\x02INNER_MULTI_DISPATCH\x01T\x02DELAY\x0118\x02",
 ]
-"""Offsets in further queues that a producer forges; the log has room for the messages before them."""
+"""Offsets in additional queues that a producer forges; the log has space for as many earlier messages."""
 
 
 def places_after_a_crash(store_config: StoreConfig, brokers: Brokers, directory: Path) -> set[tuple[str, int, int]]:
     """Send forged offsets alone and in a batch, simulate a kill of the broker, and list the queues' messages."""
-    # With a checkpoint the restart would skip the messages before it, so this one leaves none.
+    # The interval avoids a checkpoint, because with a checkpoint the restart would skip the messages before it.
     config = attrs.evolve(store_config, flush_interval_ms=3_600_000)
     _broker, client = brokers.served(store_config=config, directory=str(directory / "0"))
     for claim in CLAIMS:

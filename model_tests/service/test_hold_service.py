@@ -1,4 +1,4 @@
-"""The shared hold table with the knobs of its policies, on a fake store, executor and clock."""
+"""The shared hold table with its policies' knobs, on a fake store, executor and clock."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Bench:
         return self.ran[before:]
 
     def wakes_of_clock(self) -> list[float]:
-        """Collect the deadline that the clock knew at each wake-up from now on."""
+        """Returns a list that receives, from now on, the clock's next deadline at each wake-up of its thread."""
         woken: list[float] = []
         self.service.run_clock_on(Outbox(), lambda: woken.append(self.service._clock_sleeps_until_ms))
         return woken
@@ -116,7 +116,7 @@ class Bench:
 
 
 def flushes_of_herd(count: int) -> list[tuple[int, int]]:
-    """One message wakes a number of pulls in place; returns how many had run at each flush, and how many remain."""
+    """Let one message wake `count` pulls; returns, for each flush, how many pulls have run and how many have not."""
     bench = Bench(STRICT)
     flushes: list[tuple[int, int]] = []
 
@@ -145,7 +145,7 @@ def test_the_first_of_a_large_herd_is_answered_at_once(
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("variant", ["before_lock", "in_lock", "after_insert", "none"])
 def test_a_recheck_sees_visible_messages(variant: RecheckAfterHold, offset: int) -> None:
-    """Without a recheck the pull is held, as in RocketMQ; a pull that waits for the next message is always held."""
+    """Without a recheck the pull is held, as in RocketMQ. A pull at the end of the queue is always held."""
     bench = Bench(attrs.evolve(STRICT, recheck_after_hold=variant))
     bench.make_visible()
     pull = bench.hold(offset=offset)
@@ -162,7 +162,7 @@ def test_a_rejected_pull_is_answered_busy(policy: Policy) -> None:
 
 
 def test_a_deadline_added_during_the_search_wakes_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new deadline is in a shard that the clock has just left."""
+    """The new deadline is in a shard whose deadlines the clock has just read."""
     bench = Bench(STRICT)
     woken = bench.wakes_of_clock()
     bench.hold(deadline_ms=300)
@@ -393,7 +393,7 @@ def test_an_arrival_compares_many_held_pulls_in_turns(
 
 
 def test_pulls_may_come_and_go_between_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull that left the bucket is not woken again, and a new pull rechecks the queue's end itself."""
+    """A pull that left the bucket is not woken again, and a new pull rechecks the queue's end when it is held."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 1)
     bench = Bench(STRICT)
     first, gone, late = (bench.hold(tags="a", deadline_ms=each) for each in (1000, 5, 1000))
@@ -539,7 +539,7 @@ def test_a_pull_answered_at_once_does_not_wake_the_clock(policy: Policy) -> None
     ],
 )
 def test_a_pull_that_is_not_held_is_refused_or_run(policy: Policy, news: bool) -> None:
-    """The pull was refused for lack of room, or runs at once."""
+    """A pull that the full table cannot hold is refused, or runs at once, depending on the policy."""
     bench = Bench(policy, held_count_max=1 if news else 0)
     if news:
         bench.make_visible()

@@ -45,7 +45,7 @@ def read(kind: Format = "json", level: str = "info") -> Iterator[io.StringIO]:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Keep out pytest's log handlers, because half a surrogate pair cannot be sent between its processes."""
+    """Disable pytest's log handlers, because a lone surrogate cannot be sent between pytest's processes."""
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, []
     try:
@@ -68,7 +68,7 @@ def note(text: str, number: int = 1) -> None:
 
 
 def test_connections_and_refused_requests_are_logged(tmp_path: Path) -> None:
-    """The log has the opening of a connection, each refused request with its reason, and the end."""
+    """The log contains the opening of a connection, each refused request with its reason, and the connection's end."""
     with read() as stream, Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with RawClient(broker.address) as client:
             assert client.put("no/topic").code == 1
@@ -119,7 +119,7 @@ def test_the_state_of_an_opened_store_is_logged(tmp_path: Path) -> None:
 
 
 def test_log_lines_of_one_place_are_limited() -> None:
-    """Above the limit per second lines are dropped, and the next line gives their number."""
+    """Log lines above the limit per second are dropped, and the next line states the number of dropped lines."""
 
     def write(text: str, now_s: float, line: int = 1) -> None:
         record = log.makeRecord(log.name, logging.WARNING, __file__, line, text, (), None)

@@ -1,4 +1,4 @@
-"""A packet capture becomes the same history as the proxy's; an incomplete capture is never `valid`."""
+"""A packet capture gives the same history as the proxy records; an incomplete capture is never `valid`."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_order_copies_and_overlaps_change_nothing(seed: int, tmp_path: Path, exp
     mixed = sorted([*sent, *more], key=lambda each: each.time_ns)
     report = read(tmp_path, pcap(mixed))
     assert report.gaps == 0
-    # A late answer may come after the next request, and then the end of the queue was not seen empty.
+    # A late answer may arrive after the next request, and then nothing shows that the queue was empty at its end.
     found = [bare(event) for event in events_of(tmp_path / "history") if event.event != "blocked"]
     assert sorted(map(str, found)) == sorted(map(str, expected))
 

@@ -75,7 +75,7 @@ def test_a_pop_and_its_messages_are_recorded(scene: Scene) -> None:
 def test_the_deadline_is_that_of_the_client(
     scene: Scene, code: int, off_ms: int, more: dict[str, str], told: tuple[bool | None, int]
 ) -> None:
-    """If a clock is wrong, and for an orderly pop, the event leaves open whether the pop may be held."""
+    """If a clock is wrong, or the pop is orderly, the event does not say whether the broker may hold the pop."""
     scene.asks(code, 1, pop(bornTime=str(scene.unix_ms() + off_ms), **more))
     (asked,) = scene.events()
     of(asked, may_hold=told[0], timeout_ms=told[1], cause="orderly" if "order" in more else "")
@@ -100,7 +100,7 @@ def test_the_cause_of_a_notifications_answer_is_recorded(scene: Scene, fields: d
 @pytest.mark.parametrize("retry", [0, 1, 2])
 @pytest.mark.parametrize("code", [ACK, CHANGE])
 def test_a_request_about_a_popped_message_has_its_place(scene: Scene, code: int, retry: int) -> None:
-    """The event has the pop's topic, whichever version of the retry topic's name is used."""
+    """The event contains the pop's topic, whichever version of the retry topic's name the request uses."""
     scene.asks(*about(code, retry, invisibleTime="70")[:1], 1, about(code, retry, invisibleTime="70")[1])
     scene.answers(0, 1, {"popTime": "7", "invisibleTime": "70", "reviveQid": "0"} if code == CHANGE else {})
     asked, answered = scene.events()

@@ -222,7 +222,7 @@ class SlowNames(RealRuntime):
         self.threads = set[str]()
 
     def look_up(self, host: str, port: int) -> str:
-        """Wait as for a name server that does not answer."""
+        """Block, as if the name server did not answer."""
         self.threads.add(threading.current_thread().name)
         self.asked.set()
         self.may_answer.wait(PATIENCE_S)

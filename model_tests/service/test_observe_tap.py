@@ -45,7 +45,7 @@ EMPTY_19 = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "0
 
 
 class Scene:
-    """A tap with its own history and a manual clock: every piece takes 1 ns."""
+    """A tap with its own history and a manual clock, which advances by 1 ns at every chunk of bytes."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -61,7 +61,7 @@ class Scene:
         self.says(b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, ext_fields=fields, **more))))
 
     def unix_ms(self) -> int:
-        """The Unix time of the next piece."""
+        """The Unix time of the next chunk, in ms."""
         return self._recorder.unix_ms(self._now_ns + 10)
 
     def forwards(self, content: bytes) -> None:
@@ -241,7 +241,7 @@ def test_a_delayed_or_prepared_send_has_no_place_in_its_queue(scene: Scene, fiel
 
 
 Step = tuple[str, int, int, dict[str, str] | None, dict[str, Any]]
-"""Whether the client sends the command, then its code, opaque, fields, and further parts."""
+"""(whether the client sends the command, code, opaque, header fields, other attributes of the command)."""
 GROUP: Final = {"topic": "T", "queueId": "0", "consumerGroup": "G"}
 RESPONSE, ONE_WAY = int(CommandFlag.RESPONSE), int(CommandFlag.ONE_WAY)
 BOTH: Final = send_fields("T", 0, "TAGS\x01red\x02") | {"m": "true"}
@@ -308,7 +308,7 @@ MAX: Final = asks(5, RequestCode.GET_MAX_OFFSET, GROUP)
     ],
 )
 def test_the_events_of_each_conversation(scene: Scene, steps: list[Step], told: str) -> None:
-    """The events of each conversation, each with its request's number, or the number of lost requests."""
+    """Each event of a conversation has the number of its request, or the number of requests that were lost."""
     for step, code, opaque, fields, more in steps:
         getattr(scene, step)(code, opaque, fields, **more)
     events = scene.events()
@@ -393,7 +393,7 @@ def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
 
 
 ALLOWED_MS: Final = 3_600_000.0
-"""A tolerance so large that no event of a recording is late on a busy machine."""
+"""A tolerance in ms, so large that no event of a recording counts as late, even on a busy machine."""
 
 
 def test_a_recording_of_each_kind_of_message_is_valid(brokers: Brokers, tmp_path: Path) -> None:
@@ -562,7 +562,7 @@ json_values = st.recursive(
 
 
 def replaced(value: Any, *, here: bool = False) -> Any:
-    """A simple reference implementation: the object with every text replaced that is an address."""
+    """A simple reference implementation: returns the object with each address in its texts replaced."""
     if isinstance(value, list):
         return [replaced(item) for item in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The timestamps of the recording proxy: their bounds, compared with true times, and bytes that are read late."""
+"""The recording proxy's timestamps: their bounds, compared with true times, also for bytes that are read late."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def sent_too_early(script: list[Change], make: Callable[[], ArrivalTimes]) -> li
         now_ns += passed_ns
         if sends:
             sent += [now_ns] * size
-        # The kernel sends up to the window, and nothing more until the last acknowledgement has arrived.
+        # The kernel sends bytes up to the window, and then none until the last acknowledgement has arrived.
         if now_ns >= released_ns:
             come = max(come, min(len(sent), window))
         one.looked(now_ns, come)
@@ -192,7 +192,7 @@ class Part:
 
 
 class Kernel:
-    """A clock and a broker's socket with slow calls; `come` bytes can be read and `room` bytes written."""
+    """A clock and a broker's socket whose calls are slow; `come` bytes can be read and `room` bytes can be written."""
 
     def __init__(self, come: int, room: int) -> None:
         self.now_ns = 100
@@ -263,7 +263,7 @@ CHUNK: Final = 1 << 18
 
 @frozen
 class Load:
-    """A number of pulls in bursts of these sizes; one answer in `large_one_in` has 3 MB, others up to a size."""
+    """A number of pulls in bursts of the given sizes. One answer in `large_one_in` has 3 MB; the others are smaller."""
 
     events: int
     bursts: tuple[int, ...]
@@ -282,7 +282,7 @@ class Truth:
 
 
 class TruthfulBroker:
-    """Answers every pull once, cut at random bytes; both sides record when each call began and ended."""
+    """Answers every pull once, split at random bytes; broker and client record each system call's begin and end."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -321,7 +321,7 @@ class TruthfulBroker:
                     del asked[:count]
 
     def answer(self, connected: socket.socket, asked: list[tuple[int, int]], chance: random.Random) -> None:
-        """Send pieces that end at any byte, or pieces of exactly one answer."""
+        """Send the answers in pieces that end at any byte, or in pieces of exactly one answer each."""
         contents = [self.content(number, chance) for number, _received_ns in asked]
         left, calls = memoryview(b"".join(contents)), list[tuple[int, int, int]]()
         while left:
@@ -372,7 +372,7 @@ class TruthfulBroker:
                 sender.join()
 
     def outside(self, history: Path) -> tuple[int, list[str]]:
-        """The number of answers in a history, and the events whose interval misses that of their system call.
+        """The number of answers in a history, and the events whose interval misses the time of their system call.
 
         An answer counts as sent with its first byte, and cannot be read before its last byte was sent.
         """

@@ -1,4 +1,4 @@
-"""A pull request without sockets, from its bytes to the held pull, the run and the answer."""
+"""A pull request without sockets: its bytes are decoded, and the pull is held, run and answered."""
 
 from __future__ import annotations
 
@@ -407,7 +407,7 @@ def test_pulls_that_run() -> None:
 
 
 def test_a_pull_that_is_not_run_is_answered_why() -> None:
-    """A stopping broker answers with the requested offset and does not read the store."""
+    """A stopping broker answers a woken pull with the requested offset and does not read the store."""
     world, outbox = RunnerWorld(), Box()
     runner = world.runner(role=BrokerRole(slave_read=True))
     for cause in ("stopped", "busy", "thrown"):

@@ -1,4 +1,4 @@
-"""Pulls over real sockets: found, held, woken, late and dropped ones, and pulls from a slave."""
+"""Pulls over real sockets: answered at once, held, woken, expired or dropped, and pulls from a slave."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: 
 def answers_of_herd(broker: Broker, brokers: Brokers) -> list[tuple[int, list[bytes]]]:
     """Codes and bodies of held pulls that one batch wakes, and of a pull in another queue that the next batch wakes.
 
-    Two of three pulls are alike. Each pull between them differs in one thing: the count, a filter, a group that may no
-    longer consume, or the queue.
+    Two of three pulls are identical. Each pull between them differs in one property: the count, a filter, a group that
+    may no longer consume, or the queue.
     """
     sender, puller = brokers.connect(broker), brokers.connect(broker)
     for queue_id in range(2):
@@ -100,7 +100,7 @@ Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]
 
 
 def told_in_herd(broker: Broker, brokers: Brokers, body: bytes) -> list[dict[int, Told]]:
-    """Connection and opaque -> the answers to 360 pulls of three connections that one message wakes."""
+    """Maps (connection, opaque) to the answer, for 360 pulls on three connections that one message wakes."""
     sender = brokers.connect(broker)
     send_message(sender, "T")
     pullers = [brokers.connect(broker) for _ in range(3)]
@@ -121,7 +121,7 @@ def told_in_herd(broker: Broker, brokers: Brokers, body: bytes) -> list[dict[int
 
 
 class Counting(RealRuntime):
-    """Counts steps, and calls a function just before the run with a given number."""
+    """Counts steps by action, and calls a function just before the run with the number `run_number`."""
 
     def __init__(self, run_number: int = 0, act: Callable[[], object] = lambda: None) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def test_a_herds_answers_equal_single_answers(
 
 
 def test_a_herd_notices_a_change_before_its_run(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group is disabled before the third of four runs, so the second answer is not reused."""
+    """The group is disabled before the third of four pulls runs, so the second pull's answer is not reused."""
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
     runtime = Counting(3, lambda: broker.groups.put(GroupConfig("G", consume_enable=False)))
     broker, sender, puller = brokers.served_two(runtime=runtime)
@@ -270,8 +270,8 @@ def test_copied_messages_wake_held_pulls(
     client = brokers.connect(broker)
     opaque = client.hold("T", 3)
     wait_held(broker)
-    # The test appends like the master's copier. When the second message is visible, any notification of the first was
-    # sent.
+    # The test appends like the thread that copies from the master. When the second message is visible, the pulls have
+    # been notified of the first.
     for end in (4, 5):
         broker.store.put(message("T", 0, b"copied"))
         wait_visible(broker, "T", end)

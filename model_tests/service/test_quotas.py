@@ -1,4 +1,4 @@
-"""No client can fill a table for others; each attack is tried against every table that clients fill."""
+"""One client cannot fill a table so that others are refused; each attack is tried on every table that clients fill."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def of(broker: Broker, name: str) -> Quota:
 
 
 def test_a_deleted_topics_queues_are_not_counted(broker: Broker) -> None:
-    """Deleted queues leave the count, including those beyond the limit for clients that `topics.json` declares."""
+    """Deleted queues are subtracted from the count, even if `topics.json` declared more than clients may create."""
     broker.topics.put(TopicConfig("Loaded", 2000, 2000))
     quota = of(broker, "queues")
     before = quota.used
@@ -191,7 +191,7 @@ def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts:
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_new_client_of_a_full_tables_address_is_served(name: str, host: str, broker: Broker) -> None:
-    """Each refusal has a code and a sentence, except in statistics, which no client notices."""
+    """Each refusal has a code and an explanation, except in statistics, where a refusal is invisible to clients."""
     for number in range(2):
         tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
     quota, attackers = of(broker, name), [Peer(broker, 100 + number, host) for number in range(20)]
@@ -238,7 +238,7 @@ def code_and_remark(answered: bytes) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize(("queue_max", "held_max"), [(16_000, 1_000_000), (100_000, 12_800)])
 def test_small_channels_find_room_in_a_full_hold_table(queue_max: int, held_max: int) -> None:
-    """Every connection of an address gets a share of the held pulls, and of the held pulls of one queue."""
+    """Every connection of an address may hold a share of all pulls, and a share of one queue's pulls."""
     limit = HoldLimit(held_max)
     table = HoldTable(hold_limit=limit, queue_limit=queue_max, channel_limit=1_000)
     held = {channel: sum(table.hold(waiting(channel)) for _ in range(1_000)) for channel in range(20)}
@@ -409,7 +409,7 @@ def test_many_members_are_notified_in_turns(
 
 
 def test_a_refused_call_keeps_waiting_calls(broker: Broker) -> None:
-    """Request 223 asks each member; if the quota is too small, the broker drops its questions and keeps older calls."""
+    """Request 223 (consumer status) queries each member; above the quota only the new queries are dropped."""
     for number in range(2):
         tell(Peer(broker, 20 + number), heartbeat(0, consumer=True))
     asked = (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TBW102", "group": "g0"}, b"")
@@ -422,7 +422,7 @@ def test_a_refused_call_keeps_waiting_calls(broker: Broker) -> None:
 
 
 def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
-    """A heartbeat with too long a name is refused with an error that names it, and stores nothing."""
+    """A heartbeat that contains a too long name is refused with an error about this name, and nothing is stored."""
     used = [quota.used for quota in broker.handler.quotas]
     for client_id, group, topic, named in (
         ("c" * 256, "g", "T", "clientID"),
@@ -486,7 +486,7 @@ def test_deleted_topics_leave_no_rows_in_tables(monkeypatch: pytest.MonkeyPatch)
 
 
 class Sender:
-    """A connection as a quota sees it."""
+    """A connection with only the attributes that a quota uses."""
 
     def __init__(self, number: int, owner: str) -> None:
         self.number = number

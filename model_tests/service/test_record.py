@@ -1,4 +1,4 @@
-"""The history that a broker records of itself."""
+"""The history that a broker records of its own requests and answers."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_refused_requests_are_answers(brokers: Brokers, history: Path) -> None:
 
 
 class FussyFile:
-    """A file that accepts a number of bytes, and after them only bytes that were reserved before."""
+    """A file that first accepts a number of bytes, and after that only bytes whose space was reserved."""
 
     def __init__(self, file: AppendFile, disk: FullDisk) -> None:
         self._file = file
@@ -204,7 +204,7 @@ class FussyFile:
 
 
 class FullDisk(RealRuntime):
-    """A disk with limited room, on which writes wait until `writes` is set."""
+    """A disk with limited space; writes to it block until `writes` is set."""
 
     def __init__(self, room: int) -> None:
         super().__init__()

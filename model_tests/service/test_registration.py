@@ -81,7 +81,7 @@ def test_a_broker_is_registered_and_unregistered(broker: Broker, brokers: Broker
 
 
 WHOLE = ("SELF_TEST_TOPIC", "A")
-"""The topics of a whole table; every broker has the first one."""
+"""The topics of a complete registration; every broker has SELF_TEST_TOPIC."""
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ WHOLE = ("SELF_TEST_TOPIC", "A")
         ([(WHOLE, 1)], 1, "false"),
         ([(("other", "A"), 1)], 1, "false"),
         ([(WHOLE, 1)], 2, "true"),
-        # The name server never got this table, as after its restart, and the broker sends only a change of it.
+        # The name server has lost the table in a restart, and the broker sends only a change of the table.
         ([(("D",), 7)], 7, "true"),
         ([(("D",), 7), (("E",), 8)], 8, "true"),
         ([(("D", "E"), 7)], 7, "true"),
         ([(("D",), 7), (WHOLE, 7)], 7, "false"),
         ([(WHOLE, 7), (("D",), 8)], 8, "false"),
-        # The change in between was not sent.
+        # The change with the version between the two was not sent.
         ([(WHOLE, 7), (("E",), 9)], 9, "true"),
         ([(WHOLE, 7), (("E",), 9), (WHOLE, 9)], 9, "false"),
     ],
@@ -168,7 +168,7 @@ def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int 
 
 
 def test_silent_moved_and_too_many_brokers() -> None:
-    """A silent broker expires after two minutes; a moved broker replaces its entry, and too many are refused."""
+    """A silent broker expires after two minutes, a moved broker replaces its entry, and too many are refused."""
     known = Routes()
     known.register(registered("a:1"))
     known.register(registered("a:2"))
@@ -226,7 +226,7 @@ def test_topics_are_limited_in_one_registration_and_of_all_brokers(
 
 
 def filled(row: str, size: int = BODY_SIZE_MAX) -> bytes:
-    """A registration of almost the given size, whose topics all have this row."""
+    """A registration of almost `size` bytes, whose topics all have the same row."""
     begin, end = '{"topicConfigSerializeWrapper":{"topicConfigTable":{', "}}}"
     one = f'"t000000":{row},'
     count = (size - len(begin) - len(end)) // len(one)

@@ -176,7 +176,7 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
     (BATCH, send_fields(TRACE) | MANY, encode_batch([LISTED]), "topic:secret"),
     (SEND, send_fields(TRACE), b"x", None),
 )
-"""Requests of the restricted account, with the resource that refuses them (None if allowed)."""
+"""Requests of the restricted account, each with the resource named in the refusal (None if the request is allowed)."""
 
 
 def test_a_request_needs_a_right_to_its_resource(broker: Broker, brokers: Brokers) -> None:
@@ -195,7 +195,7 @@ def test_a_request_needs_a_right_to_its_resource(broker: Broker, brokers: Broker
 
 
 def test_another_accounts_transaction_cannot_be_ended(broker: Broker, brokers: Brokers) -> None:
-    """Request 37 needs a right to the prepared message's topic."""
+    """END_TRANSACTION (37) needs a right to the prepared message's topic."""
     client = brokers.connect(broker)
     place_of(client, "secret")
     for topic, account, refusal in (
@@ -211,7 +211,7 @@ def test_another_accounts_transaction_cannot_be_ended(broker: Broker, brokers: B
 
 
 def test_a_consumer_may_send_to_its_retry_topic(broker: Broker, brokers: Brokers) -> None:
-    """RocketMQ's clients send to the retry topic if request 36 fails."""
+    """RocketMQ's clients send to the retry topic themselves if CONSUMER_SEND_MSG_BACK (36) fails."""
     client = brokers.connect(broker)
     for account, refusal in (("readers", False), ("writers", True)):
         assert is_refused(call(client, SEND, send_fields("%RETRY%mine"), b"x", account), "group:mine") == refusal
@@ -373,7 +373,7 @@ def test_every_code_has_an_entry(broker: Broker) -> None:
 
 
 BY_THEIR_OWN: Final = frozenset({VIEW, BACK, BEAT, RequestCode.QUERY_ASSIGNMENT, RequestCode.END_TRANSACTION, 41, 42})
-"""Codes that name their resource in a body or in the log; each has a separate test above."""
+"""Codes whose resource is in the request's body or in the log; each code has a separate test above."""
 DENIED: Final = {
     "topic": ("secret", "topic:secret"),
     "group": ("theirs", "group:theirs"),
@@ -426,7 +426,7 @@ def test_separate_rights_to_read_and_to_write(broker: Broker, brokers: Brokers) 
 
 
 def test_a_message_may_name_so_many_queues() -> None:
-    """The names do not count as topics beyond the limit of a send, because checking them would take half a second."""
+    """Queue names beyond the limit of a send do not count as topics, because checking them would take half a second."""
     for count, is_taken in ((NAME_COUNT_MAX, True), (NAME_COUNT_MAX + 1, False)):
         names = ",".join(f"t{number}" for number in range(count))
         fields = send_fields("open", properties=f"INNER_MULTI_DISPATCH\x01{names}\x02")

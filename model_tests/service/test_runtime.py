@@ -1,4 +1,4 @@
-"""The real runtime: queues, flags, pollers, and threads that an exception ends."""
+"""The real runtime: queues, flags, pollers, and threads that end with an exception."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_poller_may_be_closed_while_it_is_woken(tmp_path: Path) -> None:
 
 
 def test_an_address_in_use_is_an_os_error() -> None:
-    """Two sockets may bind an address, but only one may listen; nothing connects before that."""
+    """Two sockets may bind an address, but only one may listen; no client can connect before `listen`."""
     runtime = RealRuntime()
     with closed_port() as address:
         with ExitStack() as undo:
@@ -127,7 +127,8 @@ def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tu
         assert gc.isenabled()
         assert gc.get_freeze_count() > 0
         young_max, rounds, _old_rounds = gc.get_threshold()
-        # The number of objects in a middle-generation collection; it visits 10 million a second.
+        # The product is the number of objects in one middle-generation collection; a collection visits 10 million a
+        # second.
         assert young_max * rounds <= 250_000
     again = [[number] for number in range(10_000)]
     assert (len(kept) + len(again), inside) == (11_000, 0)
@@ -234,7 +235,7 @@ SEES_SIGNALS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"
 
 
 class Interrupting:
-    """Interrupts the traced thread at the n-th place of the queue where a signal may arrive."""
+    """Interrupts the traced thread at the n-th instruction of the queue's code at which a signal may be handled."""
 
     def __init__(self, place: int) -> None:
         self._left = place
@@ -339,7 +340,7 @@ class Gated:
         self.locked, self.release = self._bell.locked, self._bell.release
 
     def acquire(self, *, timeout: float) -> bool:
-        """Count the other waiters; the owner is woken at once by the first of two items."""
+        """Wait, and count the other waiters. The owner is woken at once by the first of two items."""
         if threading.current_thread() is not self._owner:
             self.waiting += 1
             self.gate.wait(PATIENCE_S)

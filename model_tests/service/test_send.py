@@ -1,4 +1,4 @@
-"""Sends over real sockets: bursts, batches, ends of transactions, and answers for durable messages."""
+"""Sends over real sockets: bursts, batches, ends of transactions, and answers that wait until messages are durable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)
-"""Files so small that bursts reach their ends."""
+"""Log files are so small that bursts reach the end of a file."""
 
 PROPERTIES = [
     "",
@@ -56,7 +56,7 @@ PROPERTIES = [
 
 @st.composite
 def sends(draw: st.DrawFn) -> bytes:
-    """Requests as bytes: most are plain sends, the others are one of each other kind."""
+    """Requests as bytes: most are plain sends, and the rest has one send of each other kind."""
     fields = send_fields(draw(st.sampled_from("TTTTU")), draw(st.integers(0, 3)), draw(st.sampled_from(PROPERTIES)))
     odd = draw(st.sampled_from([{}] * 12 + [
         {"b": "%RETRY%none"}, {"b": "SCHEDULE_TOPIC_XXXX"}, {"b": "bad/name"}, {"b": "TBW102"}, {"c": "none", "b": "V"},
@@ -70,7 +70,7 @@ def sends(draw: st.DrawFn) -> bytes:
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer]]:
-    """Clients of a broker that serves bursts and of one that does not; both clocks stand still."""
+    """Clients of two brokers with stopped clocks; one broker serves bursts, and the other does not."""
     directories = [str(tmp_path_factory.mktemp(name)) for name in ("bursts", "single")]
     with (
         ThreadlessBroker.start(StillRuntime(), directories[0], store_config=STORE) as bursts,
@@ -127,7 +127,7 @@ class Disk:
         patch.setattr(SegmentList, "flush", slow)
 
     def sticks(self) -> None:
-        """Let the next sync wait for `works`."""
+        """Let the next sync block until `works` is set."""
         self.works.clear()
         self.asked.clear()
 
@@ -168,7 +168,8 @@ def test_a_send_without_wait_is_answered_at_once(brokers: Brokers, disk: Disk) -
     disk.works.clear()
     try:
         assert code_of(client, send(client, "WAIT\x01false\x02")) == ResponseCode.SUCCESS
-        assert not disk.threads & {"io-0", "committer"}  # The schedule's thread shows waiting messages each second.
+        # The thread of delayed messages makes waiting messages visible each second, and may sync.
+        assert not disk.threads & {"io-0", "committer"}
     finally:
         disk.works.set()
 
@@ -327,7 +328,8 @@ def test_visibility_of_a_message_before_its_sync(policy: Policy, seen: bool, bro
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_a_delayed_message_is_seen_too(policy: Policy, brokers: Brokers) -> None:
-    # If no thread polls the schedule, it syncs itself, so the flush thread need not have run.
+    # If no thread polls the delay levels, the thread of delayed messages syncs itself, so the flush thread need not
+    # run.
     interval_ms = SYNC_NEVER.flush_interval_ms if policy.notify == "dispatcher_poll" else 1_000_000
     config = attrs.evolve(SYNC_NEVER, flush_interval_ms=interval_ms)
     broker, client = brokers.served(policy=policy, store_config=config)

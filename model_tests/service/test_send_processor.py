@@ -1,4 +1,4 @@
-"""A send request from its bytes to its answer, and the message on its way into the store."""
+"""A send request without sockets: decoding, the message that is stored, and the answer."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_a_created_topic_has_the_requested_queue_count(asked: int | None, count:
 
 @pytest.mark.parametrize("kind", [ONE, ONE_V2, BATCH])
 def test_batches(kind: int) -> None:
-    """A flag marks a batch; the limits are the store's and the size of the ids in the answer."""
+    """A flag marks a batch. The store, and the space for message ids in the answer, limit a batch's size."""
     world = World(offset=5)
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
     code, fields = told(world, command(kind, body, batch="true"))
@@ -518,7 +518,7 @@ def test_a_sender_cannot_set_offsets_in_additional_queues() -> None:
 
 @pytest.mark.parametrize(("most", "tried", "dead"), [(3, 3, False), (2, 3, True), (None, 5, False), (None, 6, True)])
 def test_a_message_tried_too_often_is_dead(most: int | None, tried: int, dead: bool) -> None:
-    """The request or the group gives the limit of tries."""
+    """The limit of retries comes from the request or from the group's configuration."""
     for traits, delay in ((STRICT_TRAITS, "2"), (TRAITS_5, "-1")):
         builder = maker_of(traits)
         builder.groups.put(GroupConfig("G", retry_max_times=5))
@@ -657,7 +657,7 @@ def appender_of(appended: Appended) -> Appender:
 
 
 def test_arrivals_after_an_append() -> None:
-    """Each message of an append has its own arrival with its tag; the sender of a burst makes the arrivals itself."""
+    """Each appended message has its own arrival event with its tag; for a burst the sender creates the events."""
     appended = Appended()
     result: Any = appender_of(appended).append(MESSAGE, "a")
     assert result == "T stored"

@@ -1,4 +1,4 @@
-"""The store's files disappear under a serving broker, or its disk fails: it refuses sends and reports the trouble.
+"""The store's files disappear under a running broker, or its disk fails: it refuses sends and reports this.
 
 The tests use real files. Acknowledged messages stay readable, `/health` answers 503, and restored files are used again.
 """
@@ -46,7 +46,7 @@ FIRST_LOG, FIRST_UNITS = "commitlog/" + "0" * 20, "consumequeue/T/0/" + "0" * 20
 
 
 def removed(store: Path) -> None:
-    """Rename the directory and remove it; without the rename a broker that saves a table could make this fail."""
+    """Rename the directory before its removal, because a broker that saves a table could make the removal fail."""
     shutil.rmtree(store.rename(store.with_name("removed")))
 
 
@@ -188,7 +188,8 @@ def test_a_restored_store_is_used_again(start: Callable[..., Broker], tmp_path: 
     again = start(tmp_path / "store")
     with RawClient(again.address) as client:
         found = [record.body for record in records_of(client.pull("T"))]
-    # Code 10 answers a message that is in the log, and 14 comes if the flush thread saw the lost lock first.
+    # FLUSH_DISK_TIMEOUT (10) means that the message is in the log; SERVICE_NOT_AVAILABLE (14) comes if the flush thread
+    # notices the lost lock first.
     in_log = [b"told"] if told == ResponseCode.FLUSH_DISK_TIMEOUT else []
     assert found == [*bodies, *in_log, b"after"]
 
@@ -317,7 +318,7 @@ def test_a_pull_without_a_map_gets_an_error_and_skips_nothing(
         patch.setattr(RealFiles, "_map", refuse)
         codes = [client.pull("T", queue_id=queue_id).code for queue_id in range(3)]
         assert codes.count(ResponseCode.SYSTEM_ERROR) >= 2
-        # One of the three queues may have the only map.
+        # Only one map is allowed, and the file of one of the three queues may have it.
         assert set(codes) <= {ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS}
         send_message(other, "Fresh")
         assert len(records_of(other.pull("Fresh"))) == 1

@@ -1,4 +1,4 @@
-"""Tables on disk: damaged files, saves before the answer, and offsets within the log."""
+"""The broker's tables on disk: damaged files, saves before the answer, and offsets that must not exceed the log."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def loaded(directory: Path) -> ConfigFiles:
 
 
 def found(files: ConfigFiles) -> list[int]:
-    """The three entries that every sound table has."""
+    """Returns one value from each table, or 0 if the table lacks its entry."""
     topic, group = files.topics.get("T"), files.groups.by_name.get("G")
     return [
         0 if topic is None else topic.read_queue_nums,
@@ -226,7 +226,7 @@ def test_an_empty_store_path_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_path_of_a_command_may_be_empty() -> None:
-    """Only `store`, whose directory must exist, has another type than `FilledPath`."""
+    """Every path option has the type `FilledPath`, except `store`, whose directory must exist already."""
     sources = Path(longpoll.cli.__file__).parent.rglob("*.py")
     assert [path.name for path in sources if "=click.Path(" in path.read_text()] == ["store.py"]
 
@@ -240,7 +240,7 @@ GROUP_BODY = json.dumps({"groupName": "Made", "consumeEnable": False}).encode()
 
 
 def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str], list[str]]]:
-    """Topics and groups of the directory as a kill leaves it after the answer to each change."""
+    """Change topics and groups; returns the tables of a copy of the directory taken after each change's answer."""
     found = []
     for code, fields, body in (
         (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC, b""),
@@ -357,7 +357,7 @@ def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
 
 
 def test_positions_up_to_an_end_stay_and_so_many_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A truncated log may leave every group beyond its end, so the number of log lines is limited."""
+    """A truncated log may leave every group's offset beyond its end, so the number of log lines is limited."""
     world = World()
     world.fill()
     offsets = Offsets({f"T@G{number}": {0: 9} for number in range(CORRECTED_TOLD_MAX + 5)} | {"T@ok": {0: 1, 1: 0}})
@@ -389,7 +389,7 @@ def test_a_groups_offset_is_removed_with_its_topic(brokers: Brokers, tmp_path: P
     assert client.delete_topic("T") == 0
     stays = policy is ROCKETMQ_4_9
     assert ("T@G" in table(store, OFFSETS)) == stays
-    # A running consumer commits once more.
+    # A consumer that is still running commits its old offset once more.
     late = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "3"}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, late).code == (17 if policy is ROCKETMQ_5 else 0)
     send_message(client, "T", b"new")
@@ -397,7 +397,7 @@ def test_a_groups_offset_is_removed_with_its_topic(brokers: Brokers, tmp_path: P
     assert (offset(client, "T", "G"), offset(client, "Other", "G")) == ("3" if stays else "0", "3")
     broker.stop()
     broker = brokers.start(directory=str(store), policy=policy)
-    # A start still ignores the old offset, although one message has been added since.
+    # The next start still ignores the old offset, although one message has been added since the deletion.
     assert offset(brokers.connect(broker), "T", "G") == ("1" if stays else "0")
 
 
@@ -431,7 +431,7 @@ class World:
         self.timers.put(end, end, 7, 0)
 
     def ends(self) -> dict[str, tuple[int, int]]:
-        """Table -> its position and the end of its queue."""
+        """Maps each table to its offset and the end of the queue of this offset."""
         positions = {
             "T": self.offsets.query("T", "G", 0) or 0,
             HALF_TOPIC: self.offsets.query(HALF_TOPIC, GROUP, 0) or 0,

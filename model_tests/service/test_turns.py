@@ -151,7 +151,7 @@ def test_a_long_request_is_served_in_turns(
 
 
 def test_a_member_that_leaves_between_turns_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Request 203 lists the members that are still there at their turn, after a turn for subscriptions."""
+    """Request 203 (consumer connections) lists only members that are still connected when their turn comes."""
     monkeypatch.setattr(client_processor, "PART_COUNT", 2)
     subscriptions = ",".join(f'{{"topic":"T{each}","subString":"*","subVersion":1}}' for each in range(2))
     member = f'{{"clientID":"c","consumerDataSet":[{{"groupName":"members","subscriptionDataSet":[{subscriptions}]}}]}}'
@@ -246,7 +246,7 @@ class Passes:
         patch.setattr(broker.runtime, "monotonic_ns", lambda: self.now_ns)
 
     def after_a_halt(self, work: Callable[[], list[tuple[RawClient, int]]]) -> list[list[int]]:
-        """Send requests while the loop halts; returns the work of the passes until all requests are answered."""
+        """Send requests while the I/O loop is halted; returns the work of each pass until all requests are answered."""
         self.halts.set()
         self.broker.loops[0].wake()
         assert self.halted.wait(PATIENCE_S)
@@ -268,7 +268,7 @@ def test_many_large_answers_let_others_go_first(
 
 @define(eq=False)
 class Faulty:
-    """A clock and an end of a pass that raise; the second pass is the last."""
+    """A clock and an end-of-pass function that raise; the second pass is the last one."""
 
     calls: list[str] = field(factory=list)
     loop: IoLoop = field(init=False)

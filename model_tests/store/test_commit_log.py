@@ -79,7 +79,7 @@ def test_the_tags_code_of_a_delayed_message_is_its_due_time() -> None:
 
 @pytest.mark.parametrize(("address", "text"), [("127.0.0.1", "127.0.0.1:10911"), ("2001:db8::7", "2001:db8::7:10911")])
 def test_hosts(address: str, text: str) -> None:
-    """A host is its address and a four-byte port, 8 or 20 bytes long."""
+    """A host field holds an address and a four-byte port, so it is 8 or 20 bytes long."""
     host = host_bytes(address, 10911)
     assert (len(host), host_text(host)) == (8 if "." in address else 20, text)
 
@@ -206,7 +206,7 @@ def test_no_number_of_a_sender_makes_a_record_unreadable(tmp_path: Path) -> None
 
 
 def test_no_slice_reaches_past_the_end(tmp_path: Path) -> None:
-    """A read ends at the end of the written bytes and at the end of its file, though the map goes on with zeros."""
+    """A read ends at the end of the written bytes and of its file, although the memory map continues with zeros."""
     store = open_store(tmp_path)
     put = [store.put(message(body=b"b" * 300)) for _ in range(8)]
     log = store._log
@@ -286,7 +286,7 @@ def test_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_appends_continue_at_the_right_place(tmp_path: Path) -> None:
-    """Appends continue at the right place after a recovery and after room was reserved for several records."""
+    """After a recovery or a reservation for several records, the next append begins at the end of the log."""
     log, size = empty_log(tmp_path)
     for number in range(3):
         log.append(message(body=bytes(900)), TOPIC, number, 1)
@@ -294,7 +294,7 @@ def test_appends_continue_at_the_right_place(tmp_path: Path) -> None:
     assert len(log.segments.segments) == 2
     log.stand_at(size + 900)
     assert log.sure_end == log.end == size + 900
-    # The record fills that file exactly, except for the blank record.
+    # The record fills its file exactly, except for the blank record.
     assert log.append(message(body=bytes(FILE_SIZE - 8 - (size + 900) - size)), TOPIC, 1, 1) == size + 900
     assert isinstance(log.read(size + 900), Record)
     assert (log.end, len(log.segments.segments)) == (FILE_SIZE - 8, 1)
@@ -313,7 +313,7 @@ def test_appends_continue_at_the_right_place(tmp_path: Path) -> None:
 
 
 def test_damaged_ends_of_files(tmp_path: Path) -> None:
-    """A blank record of a wrong size is damage, and so are too few bytes for a blank record."""
+    """A blank record of a wrong size is damage, and so is an end of a file that is too short for a blank record."""
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
     log.append(message(body=bytes(FILE_SIZE - size - 8)), TOPIC, 1, 2)
@@ -344,7 +344,7 @@ def test_flushed_bytes_are_not_flushed_again(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_blank_is_written_where_the_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk the append fails, and the broker's process continues."""
+    """If the disk is full, the append raises an error and the broker's process continues."""
     monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)

@@ -1,4 +1,4 @@
-"""One consume queue: its units, gaps, minimum, retention and durability, and its extended queue."""
+"""One consume queue: its units, gaps, minimum offset, retention and durability, and its extended queue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from longpoll_runtime.files import RealFiles
 COUNT: Final = 4
 SIZE: Final = COUNT * UNIT_SIZE
 RECORD_SIZE: Final = 100
-"""The size of every record in bytes, so the message at offset n stands at byte 100 n of the log."""
+"""The size of every record in bytes, so the record of the message at queue offset n begins at byte 100 n of the log."""
 EXTENDED_SIZE: Final = 64
 """The size of an extended file in bytes: three units of 20 bytes and four unused bytes."""
 BLANK: Final = (0, PRE_BLANK_SIZE, 0)
@@ -73,7 +73,7 @@ def extended(tmp_path: Path) -> Iterator[ConsumeQueue]:
 
 
 def arrival(offset: int, *, at: int | None = None) -> Arrival:
-    """The message at a queue offset; its record stands at 100 times the offset unless the test gives a place."""
+    """The message at a queue offset; its record begins at byte 100 times `offset` of the log unless `at` is set."""
     physical_offset = offset * RECORD_SIZE if at is None else at
     return Arrival("T", 7, offset + 1, 50 + offset, 1_000 + offset, physical_offset, RECORD_SIZE)
 
@@ -102,7 +102,7 @@ class PlainQueue:
     follows_log: bool
     files: list[int] = Factory(list)
     written: dict[int, Unit] = Factory(dict)
-    """The written units by queue offset, including a unit behind the queue's end."""
+    """The written units by queue offset, including any unit written beyond the queue's end."""
     end: int = 0
     minimum: int = 0
     flushed: int = 0
@@ -173,7 +173,7 @@ def compare(queue: ConsumeQueue, plain: PlainQueue, directory: Path) -> None:
 
 
 class WatchedList(SegmentList):
-    """Files that note each flush or let it fail; nothing is synced to the disk."""
+    """A file list that records each flush or lets the flush fail, and syncs nothing to the disk."""
 
     __slots__ = ("asked", "fails")
     asked: list[tuple[int, int]]
@@ -186,7 +186,7 @@ class WatchedList(SegmentList):
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Random repeated and late messages, gaps, retention, recovery, failed flushes and a unit behind the end."""
+    """Random repeated and late messages, gaps, retention, recovery, failed flushes and units beyond the queue's end."""
 
     @initialize(has_extended=st.booleans(), follows_log=st.booleans())
     def begin(self, *, has_extended: bool, follows_log: bool) -> None:
@@ -287,7 +287,7 @@ def test_a_gap_reserves_only_its_own_disk_blocks(queue: ConsumeQueue, monkeypatc
 
 
 def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the disk is full, the queue's end does not move, and the next try fills the whole gap."""
+    """If the disk is full, the queue's end does not move, and the next attempt fills the whole gap."""
     filled(queue, 2)
     reserve = Segment.reserve
 
@@ -338,7 +338,7 @@ def test_extended_files_stay_before_a_unit_without_address(extended: ConsumeQueu
 
 
 def test_the_extended_queue_continues_after_its_newest_unit(extended: ConsumeQueue) -> None:
-    """Recovery continues the extended queue after its newest unit, and skips queue units without an address."""
+    """Recovery continues the extended queue after its newest unit, and skips units without an extended address."""
     further = present(extended.extended)
     filled(extended, 2 * COUNT + 1)
     extended.stand_at(7, 700)
@@ -375,7 +375,7 @@ def test_the_extended_queue_becomes_durable_first(extended: ConsumeQueue, monkey
 
 
 CONFIG = evolve(SMALL, extended_queues=True, extended_file_size=110)
-"""Files with room for five units."""
+"""Each file has room for five units."""
 TAGS = ["red", "blue", None]
 
 
@@ -384,7 +384,7 @@ def extended_queue(directory: Path) -> ConsumeQueueExt:
 
 
 def test_the_layout_is_java_s(tmp_path: Path) -> None:
-    """As in Java, a unit that would leave fewer than four bytes goes to the next file, after a -1."""
+    """As in Java, a unit that would leave fewer than four bytes goes to the next file, after an end mark of -1."""
     queue = extended_queue(tmp_path)
     addresses = [queue.put(number, 1000 + number) for number in range(7)]
     assert [address + 2**63 for address in addresses] == [0, 20, 40, 60, 80, 110, 130]
@@ -422,7 +422,7 @@ def tags_read(store: MessageStore, tag: str) -> list[int]:
 def test_tags_find_their_messages_with_extended_queues(
     tmp_path_factory: pytest.TempPathFactory, tags: list[str | None], plain_count: int, dispatched: int, ending: str
 ) -> None:
-    """A store switches extended queues on late, and stops or is killed; every tag still finds its messages."""
+    """A store enables extended queues late, and stops or is killed; searches by tag still find all messages."""
     root = tmp_path_factory.mktemp("extended")
     store = open_store(root / "0")
     put_and_dispatch(store, [message(tag=tag) for tag in tags[:plain_count]])

@@ -1,4 +1,4 @@
-"""The dispatcher's cursor between log and queues, and the messages that it shows or refuses."""
+"""The dispatcher's cursor between log and queues, and the messages that the dispatcher makes visible or refuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from longpoll_protocol.log_record import MAGIC_V1, SCHEDULE_TOPIC, Damage, Recor
 from longpoll_protocol.properties import INNER_QUEUES
 
 SIZE = 10
-"""The size of each record in bytes; record n begins at n times the size."""
+"""The size of each record in bytes; record n begins at byte n times `SIZE` of the log."""
 
 
 class NotedLock:
@@ -54,7 +54,7 @@ class Queue:
         self.is_full = False
 
     def may_list(self, offset: int, physical_offset: int) -> bool:
-        """Allow any existing record; `test_outsiders` has records that a queue may not list."""
+        """Allow any existing record. Records that a queue may not list are tested in `test_outsiders`."""
         return offset >= 0 and physical_offset >= 0
 
     def put(self, arrival: Arrival) -> bool:
@@ -194,7 +194,7 @@ def test_no_message_is_visible_before_it_is_durable() -> None:
 
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_queue_that_cannot_grow_delays_only_its_own_records(handed: bool) -> None:
-    """Every call first retries the records of the queue that could not grow; other queues are served meanwhile."""
+    """Every call first retries the records of the queue that could not grow; other queues' records are dispatched."""
     bench = Bench(0 if handed else 2)
     other = Queue(1)
     if handed:
@@ -215,7 +215,7 @@ def test_the_visible_end_may_be_read_on_another_thread(monkeypatch: pytest.Monke
     bench, seen = Bench(), []
 
     class Watched(deque[Arrival]):
-        """Run queries on another thread around every change."""
+        """Runs queries on another thread before and after every change."""
 
         def append(self, arrival: Arrival) -> None:
             seen.append(bench.cursor.visible_end)
@@ -235,7 +235,7 @@ def test_the_visible_end_may_be_read_on_another_thread(monkeypatch: pytest.Monke
 
 
 def test_damage_blanks_and_further_queues() -> None:
-    """Arrivals before a damaged record come first; a blank record counts towards the limit and is not listed."""
+    """Records before a damaged record are listed first. A blank record counts towards the limit and is not listed."""
     damage: Sequence[Any] = (None, Damage(0, "zeros", "a record"))
     for found in damage:
         bench = Bench(2)
@@ -271,7 +271,7 @@ UNITS_A_FILE = SMALL.consume_queue_file_size // 20
 
 @define
 class World:
-    """A store on a simulated disk, whose calls named in `failing` fail if the path contains `where`."""
+    """A store on a simulated disk. A disk call named in `failing` fails if its path contains `where`."""
 
     config: StoreConfig = MULTI
     disk: Disk = field(factory=Disk)
@@ -321,7 +321,7 @@ WAYS: dict[str, Callable[[MessageStore, str], object]] = {
 def test_a_send_is_refused_if_its_queue_cannot_be_created(
     put: Callable[[MessageStore, str], object], code: int
 ) -> None:
-    """The refused send leaves the log unchanged, other topics continue, and the send succeeds once there is room."""
+    """The refused send leaves the log unchanged, other topics continue, and a retry succeeds once there is space."""
     world = World(code=code)
     world.store.put(message("Known"))
     world.where = "consumequeue/New"
@@ -365,7 +365,7 @@ def test_an_unmappable_queue_delays_only_its_own_messages() -> None:
     first = world.store.put(message("Stuck"))
     world.store.put(message("Stuck"))
     stuck = world.store._table.topics["Stuck"].queues[0]
-    # The other queue may have replaced the map of this one.
+    # The memory map of the other queue may have replaced the map of the stuck queue.
     stuck.segments.segments[0]._mapped = None
     world.where = "consumequeue/Stuck"
     world.store.put(message("Other"))
@@ -402,7 +402,7 @@ def stuck_world() -> World:
 
 
 def test_stores_that_are_behind() -> None:
-    """Kills, clean stops and failing starts lose no message that is not visible yet."""
+    """A kill, a clean stop or a failed start loses no message, although some messages are not visible yet."""
     world = stuck_world()
     world.store.flush_queues()
     world = World(disk=world.disk.kill())
@@ -440,7 +440,7 @@ def test_retention_keeps_files_with_invisible_messages() -> None:
 
 
 def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cursor stops at the limit of waiting messages, even if a copied log grows beyond it."""
+    """The cursor stops at the limit of undispatched messages, even if a copied log grows beyond this limit."""
     monkeypatch.setattr(queue_builder, "BEHIND_COUNT_MAX", 1)
     world = World()
     world.store.put(message("Stuck"))

@@ -1,4 +1,4 @@
-"""Failed calls of the disk, and the effect of a kill or a power cut on unsynced pages."""
+"""Failed disk calls, and the effect of a kill or a power cut on unsynced pages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class World:
         return World(self.disk.kill(), self.config)
 
     def cuts(self) -> Iterator[World]:
-        """The contents of the store after each of many power cuts."""
+        """The world after each of many power cuts."""
         for seed in range(CUT_COUNT):
             yield World(self.disk.cut(random.Random(seed), "directory"), self.config)
 
@@ -81,7 +81,7 @@ def test_a_recreated_topic_has_no_old_messages(caplog: pytest.LogCaptureFixture)
     world = World()
     put_and_dispatch(world.store, [message(body=b"old%d" % number) for number in range(3)])
     world.failing("remove", "consumequeue", lambda: world.store.delete_topic("T"))
-    # Each request that needs the name retries the removal, and is refused if it fails again, also after a restart.
+    # Each request that needs the topic's name retries the removal, and is refused if the removal fails again.
     world.failing("remove", "consumequeue", lambda: world.store.put(message()))
     assert world.bodies() == []
     world.store.close()
@@ -130,7 +130,7 @@ def test_no_old_record_follows_a_new_one_after_a_crash(file_size: int) -> None:
 
 
 def test_a_queue_keeps_its_end_when_its_records_expire() -> None:
-    """The queue's last unit is synced before a log file goes, so that no offset is given twice."""
+    """The queue's last unit is synced before a log file is removed, so that no queue offset is assigned twice."""
     world = World()
     put_and_dispatch(world.store, [message("gone")] + [message(body=b"b" * 700)] * 4)
     world.store.flush()
@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_removed_leaves_no_gap() -> None:
     world.store.flush()
     world.store.index(100)
     world.failing("remove", "commitlog", world.store.remove_expired)
-    # The later files still form a valid store.
+    # The files after the lost one still form a valid store.
     world.store.put(message(body=b"last"))
     world.store.remove_expired()
     assert world.killed().store.log_start > 0
@@ -168,7 +168,7 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all() -> None:
 
 
 def test_a_deleted_topic_stays_deleted_after_a_clean_stop_and_a_kill() -> None:
-    """A recovery begins before the clean stop, so without the note it would find the deleted topic's records again."""
+    """Recovery starts before the clean stop, so without the deletion's note it would restore the topic's records."""
     world = World()
     put_and_dispatch(world.store, [message("gone"), message("kept")])
     world.store.delete_topic("gone")
@@ -235,7 +235,7 @@ def failing_world() -> World:
 
 
 def test_after_a_failed_log_sync_no_message_is_accepted() -> None:
-    """The queues continue, no message is acknowledged or accepted, and a restart repairs the log."""
+    """The queues stay readable, no message is acknowledged or accepted, and a restart repairs the log."""
     world = failing_world()
     store = world.store
     put_and_dispatch(store, [message(body=b"kept")])
@@ -289,7 +289,7 @@ def test_messages_lost_after_a_failed_sync_were_not_acknowledged() -> None:
 
 
 class Always(random.Random):
-    """A random source whose answer is always yes."""
+    """A random source whose `random()` is always 0.0, so every event with a positive probability happens."""
 
     def random(self) -> float:
         return 0.0
@@ -372,7 +372,7 @@ def test_names_that_could_not_be_synced(code: int, is_for_ever: bool) -> None:
 
 
 class Script:
-    """Messages, flushes and deletions over several files, whose n-th sync fails; notes what was acknowledged."""
+    """Stores, flushes and deletes messages while the n-th sync fails, and records which were acknowledged."""
 
     def __init__(self, failing: int) -> None:
         self.world = World(config=CONFIG)
@@ -418,7 +418,7 @@ class Script:
         self.promised = list(self.put)
 
     def is_kept(self, disk: Disk) -> bool:
-        """Whether the store on a disk has everything acknowledged, in order, and accepts messages."""
+        """Whether the store on a disk contains every acknowledged message, in order, and accepts new messages."""
         world = World(disk, CONFIG)
         found = world.bodies()
         put_and_dispatch(world.store, [message(body=b"more")])
@@ -428,7 +428,7 @@ class Script:
 
 
 def kept_after_each_failing_sync(cuts: int) -> Iterator[tuple[int, bool]]:
-    """For each sync of the script: whether everything acknowledged survives its failure and a power cut."""
+    """Yields (number of a failed sync, whether all acknowledged messages survive it and a kill or power cut)."""
     count = Script(0).syncs
     assert count > 20
     for failing in range(1, count + 1):

@@ -126,7 +126,7 @@ def test_our_store_serves_messages(java_store: Path, java_expected: dict[str, An
 
 
 def test_a_queue_without_records_on_4_9(java_store: Path, java_config: StoreConfig) -> None:
-    """Java 4.9.7 answers with minimum 0 and OFFSET_FOUND_NULL, then with MESSAGE_WAS_REMOVING."""
+    """Java 4.9.7 first answers with minimum offset 0 and OFFSET_FOUND_NULL, and later with MESSAGE_WAS_REMOVING."""
     store = open_store(java_store, java_config)
     found = store.get("T_trim", 1, 0, 32)
     assert (found.status, found.offset_next) == (GetStatus.OFFSET_FOUND_NULL, 100)
@@ -136,7 +136,7 @@ def test_a_queue_without_records_on_4_9(java_store: Path, java_config: StoreConf
 
 
 def test_a_queue_without_records_on_5(java_store: Path, java_config: StoreConfig) -> None:
-    """Java 5.5.0 moves the queue's start to its end."""
+    """Java 5.5.0 moves the queue's minimum offset to the queue's end."""
     store = open_store(java_store, evolve(java_config, minimum_follows_log=True))
     assert store.ends("T_trim", 1) == (150, 150)
     found = store.get("T_trim", 1, 0, 32)
@@ -181,7 +181,7 @@ def test_the_java_store_is_continued_and_reopened(
 
 
 def test_a_crashed_copy_recovers(java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
-    """If the abort file is there and the queues are missing, recovery rebuilds the queues byte for byte."""
+    """If the abort file exists and the queue files are missing, recovery rebuilds the queue files byte for byte."""
     (java_store / "abort").touch()
     shutil.rmtree(java_store / "consumequeue")
     (java_store / "checkpoint").unlink()
@@ -197,7 +197,7 @@ def test_a_crashed_copy_recovers(java_store: Path, java_expected: dict[str, Any]
 
 
 def test_a_store_that_java_5_5_wrote_by_default_is_served(tmp_path: Path) -> None:
-    """The store has an empty RocksDB database, an empty checkpoint of compaction, a timer and a light queue."""
+    """The store contains an empty RocksDB database, an empty compaction checkpoint, a timer and a light queue."""
     with tarfile.open(GOLDEN / "store-5.5.0-default.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     parts = {each.name for each in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""The index: its bytes equal the Java broker's, each file keeps its bounds, and a crash loses no entry."""
+"""The index files: bytes equal to the Java broker's, limits of each file, and no lost entry after a crash."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SLOTS = 3
 
 
 class Mapped:
-    """A file in memory that notes which of its bytes got disk blocks."""
+    """A file in memory that records which of its bytes have reserved disk blocks."""
 
     def __init__(self, size: int) -> None:
         self.view = memoryview(bytearray(size))
@@ -84,7 +84,7 @@ def test_a_header_pointing_out_of_the_file_is_rejected(slots_used: int, entry_ne
 
 
 def test_entries_and_slots_of_a_file() -> None:
-    """Entries count seconds from the file's first message, and a damaged slot counts as unused."""
+    """Each entry stores seconds since the file's first message, and a damaged slot counts as unused."""
     file, mapped = made(entry_count=8)
     times = [5_000, 7_999, 4_000, 5_000 + 1000 * (2**31 - 1), 5_000 + 1000 * 2**31]
     entries = [(7 + SLOTS * (number == 4), 100 + number, at) for number, at in enumerate(times)]
@@ -212,7 +212,7 @@ def test_a_sync_that_failed_is_for_ever() -> None:
 
 FOR_EVER = 2**60
 Stored = list[tuple[str, list[str], int, int]]
-"""(topic, keys, physical offset, store time) of every message, as a plain index keeps them."""
+"""(topic, keys, physical offset, store time) of every message, as a simple reference index stores them."""
 
 
 def offsets(
@@ -240,7 +240,7 @@ def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConf
     store = open_store(java_store, java_config)
     index_all(store, 7)
     store.close()
-    # The comparison stands outside the assertion, because pytest would format thousands of entries for minutes.
+    # The comparison is outside the assertion, because pytest would format thousands of entries for minutes.
     are_equal = index_files(java_store) == before
     assert are_equal
 
@@ -403,7 +403,7 @@ def test_a_concurrent_reader_finds_complete_entries(tmp_path: Path, monkeypatch:
 
 
 def found_behind_keyless(directory: Path) -> list[int]:
-    """The keys found of twenty, each stored after messages without keys, at every place of a part of the log."""
+    """Returns which of twenty keys are found if each is stored after messages without keys, at varying offsets."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=16_384))
     for number in range(20):
         put_and_dispatch(store, [message("A", body=b"x" * size) for size in (5, number)])

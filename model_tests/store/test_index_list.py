@@ -1,4 +1,4 @@
-"""The list of index files: kept files, places of entries, query results, and entries that the log must rebuild."""
+"""The list of index files: retained files, positions of entries, query results, and entries rebuilt from the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from longpoll_runtime.real import RealRuntime
 
 SLOTS: Final = 4
 ENTRIES: Final = 4
-"""Number of entries of a file; the first entry is never used, so a file has room for three."""
+"""The number of entries in a file. The first entry is never used, so a file holds three keys."""
 NOW_MS: Final = 1_700_000_000_123
 FIRST_NAME: Final = "20231114221320123"
 """The name of the first file, a time in UTC."""
@@ -92,7 +92,7 @@ def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
     ],
 )
 def test_by_which_keys_a_record_is_found(text: str, keys: list[str]) -> None:
-    """A rolled-back message is found by no key, and a committed one by its own keys."""
+    """A rolled-back message is not found by any key, and a committed message is found by its own keys."""
     assert (keys_of(0, text.encode()), keys_of(0x8, text.encode())) == (keys, keys)
     assert keys_of(0x1 | SYS_FLAG_TRANSACTION_ROLLBACK, text.encode()) == []
 
@@ -128,7 +128,7 @@ def test_long_keys_count_for_more(tmp_path: Path) -> None:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
-    """Let files accept a number of entries and then be full; returns a function that makes room again."""
+    """Let index files accept `room` entries and then be full; returns a function that makes space again."""
     put = IndexFile.put
     left = [room]
 
@@ -344,7 +344,7 @@ def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(IndexFile, "find", finding)
     for (begin, end), numbers, files in (
         ((0, 130_000), list(range(1, 13)), ["6", "5", "4", "3"]),
-        # The first entry of a file counts from the end of the previous file, so the seventh also gets 80,000 ms.
+        # The first entry of a file counts from the end of the previous file, so the seventh record also gets 80,000 ms.
         ((51_000, 80_000), [6, 7, 8], ["5", "4"]),
         ((30_000, 30_000), [3], ["3"]),
         ((31_000, 39_000), [], []),

@@ -1,4 +1,4 @@
-"""The indexer: which records it indexes, how it counts work, and where it continues."""
+"""The indexer: which records it indexes, how it counts its work, and where it continues after a stop."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class World:
         *,
         is_meant: Callable[[int], bool],
     ) -> Generator[None, None, list[int]]:
-        """Find nothing for two turns, then the given result."""
+        """Return no result for the first two calls, and then the given result."""
         assert all(map(is_meant, self.found))
         self.notes.append(("find", topic, key, count_max, begin_ms, end_ms))
         yield
@@ -243,7 +243,7 @@ def test_records_are_hashed_together_up_to_a_limit(tmp_path: Path) -> None:
 
 
 def test_the_work_of_keyless_records_and_file_ends(tmp_path: Path) -> None:
-    """A record without keys and the end of a file count as one each."""
+    """A record without keys and the end of a file each count as one unit of work."""
     world = World(tmp_path, 1 << 20)
     world.append(*["TAGS\x01KEY\x02"] * (HASHED_COUNT + 1))
     world.build()

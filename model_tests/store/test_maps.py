@@ -122,7 +122,7 @@ def test_a_dirty_file_keeps_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all files are dirty, one sync of the oldest releases one map."""
+    """If all files are dirty, one sync of the oldest file releases one map."""
     synced: list[tuple[str, int, int]] = []
 
     def note(mapped: RealMappedFile, start: int, stop: int) -> None:
@@ -136,7 +136,7 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
         write(segment, b"x")
     (tmp_path / "more").mkdir()
     segments += made(tmp_path / "more", 1, maps)
-    # The new file is last in the list and clean, but the search stops after eight older ones.
+    # The new file is last in the list and clean, but the search for a clean file stops after eight older files.
     assert synced == [(segments[MAPS_LOOKED_AT].path, 0, SIZE)]
     assert [index for index, each in enumerate(segments) if each._mapped is None] == [MAPS_LOOKED_AT]
     close(segments)
@@ -145,7 +145,7 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
 def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
 
     class Between(Segment):
-        """A file that becomes dirty between two checks."""
+        """A file that becomes dirty between the two checks that precede the release of its map."""
 
         looks = 0
 
@@ -334,7 +334,7 @@ def test_every_write_to_a_queue_marks_it_dirty(tmp_path: Path) -> None:
     while len(queue.extended.segments.segments) == 1:
         store.flush_queues()
         put_and_dispatch(store, [message("T")])
-    # The last write to the first file marks the file as ended.
+    # The last write to the first file adds the mark of its end.
     assert extended.is_dirty
     store.flush_queues()
     queue._fill_gap(queue.offset_end + 1)

@@ -1,4 +1,4 @@
-"""The store's public methods: messages, bursts and prepared batches, and refusals that leave nothing."""
+"""The store's public methods: messages, bursts, prepared batches; a refused message leaves the store unchanged."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_nothing_is_visible_before_dispatch(tmp_path: Path) -> None:
 
 
 def test_statuses_and_next_offsets(tmp_path: Path) -> None:
-    """Each status of getMessage comes with RocketMQ's next offset."""
+    """For each status of getMessage the store returns the same next offset as RocketMQ."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(tag="a" if index < 4 else "b") for index in range(15)])
     asked = {offset: store.get("T", 0, offset, 32) for offset in (-1, 0, 8, 10, 14, 15, 16, 1000)}
     assert {offset: (found.status.name, found.offset_next) for offset, found in asked.items()} == {
         -1: ("OFFSET_TOO_SMALL", 0),
-        # A file holds ten units, and a pull never crosses its end.
+        # A file holds ten units, and a pull never reads across the end of a file.
         0: ("FOUND", 10),
         8: ("FOUND", 10),
         10: ("FOUND", 15),
@@ -201,7 +201,7 @@ def test_a_refused_batch_stores_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def put_until_full(store: MessageStore) -> int:
-    """Put messages until the disk is full; returns how many fit."""
+    """Put messages until the disk is full; returns the number of stored messages."""
     for count in range(1000):
         try:
             store.put(message())
@@ -316,7 +316,7 @@ def test_a_store_can_be_opened_after_a_failed_recovery(tmp_path: Path, monkeypat
 
 
 def store_times(directory: Path) -> list[int]:
-    """The store times of messages from every kind of put, while the clock is set back."""
+    """The store times of messages from every kind of put, while the system clock is set back."""
     runtime = Clock()
     times: list[int] = []
     for start_ms in (2_000, 1_500):
@@ -458,7 +458,7 @@ def test_a_burst_ends_before_a_special_message() -> None:
 
 
 class _KilledError(Exception):
-    """Ends a write as the end of the process would."""
+    """Ends a write in the same way as a kill of the process."""
 
 
 class _LastView:
@@ -469,7 +469,7 @@ class _LastView:
         self.left = left
 
     def __setitem__(self, part: slice, content: memoryview) -> None:
-        """Copy the bytes that are left; the process is killed after the last one."""
+        """Copy at most the remaining bytes; raise `_KilledError` after the last one."""
         count = min(self.left, len(content))
         self.view[part.start : part.start + count] = content[:count]
         self.left -= count
@@ -478,7 +478,7 @@ class _LastView:
 
 
 def kept_after_kill(written: int) -> int:
-    """The number of messages that a burst of three has left after a kill that let `written` of its bytes through."""
+    """Returns how many messages of a burst of three survive a kill after `written` bytes of the burst."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
         put_each(store, [message()])
@@ -499,7 +499,7 @@ CUTS = (0, 1, 40, 120, 200, 250, 300)
 
 
 def test_bursts_that_end_early() -> None:
-    """A kill keeps no message of an unfinished burst, and a number that is too large for its field ends the burst."""
+    """A kill leaves no message of an unfinished burst, and a number that is too large for its field ends the burst."""
     assert [kept_after_kill(written) for written in CUTS] == [0] * len(CUTS)
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
@@ -542,7 +542,7 @@ def put_prepared(store: MessageStore, parts: Sequence[Sequence[MessageToStore]])
 def stored_in_parts(
     parts: Sequence[Sequence[MessageToStore]], *, prepared: bool
 ) -> tuple[list[PutResult] | str, Sequence[Arrival], bytes]:
-    """The messages' places, the arrivals of the batch and of a later message, and all bytes of the log."""
+    """The log offsets of the messages, the arrivals of the batch and of a later message, and all bytes of the log."""
     with tempfile.TemporaryDirectory() as directory:
         store = MessageStore.open(StillRuntime(), directory, SMALL)
         store.put(message(queue_id=0))

@@ -1,4 +1,4 @@
-"""Starts after another program changed a closed or killed store: each start is right, or refused with an error.
+"""Starts after another program changed a closed or killed store: each start is correct or raises an error.
 
 Lost acknowledged messages are reported. `longpoll store verify` finds damage in older files.
 """
@@ -48,14 +48,14 @@ BEFORE_CHECKPOINT = 30
 BODY = bytes(200)
 PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
 BODY_AT = 100
-"""The place of a byte in a record that belongs to its body."""
+"""The position in a record of a byte that belongs to the record's body."""
 FIRST = "0" * 20
 NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispatch=True)
 Fault = Callable[[Path], object]
 
 
 def made(directory: Path, *, closed: bool) -> None:
-    """A store of two queues in several files each, closed or killed some messages after its checkpoint."""
+    """Create a store of two queues in several files each, closed, or killed some messages after its checkpoint."""
     store = open_store(directory)
     for number in range(COUNT):
         if number == BEFORE_CHECKPOINT:
@@ -80,7 +80,7 @@ def units(store: Path, topic: str = "T") -> list[Path]:
 
 
 def whole(store: MessageStore) -> bool:
-    """Whether every message can be read in order and be found by its key."""
+    """Whether every message can be read in order and can be found by its key."""
     for number, topic in enumerate("TU"):
         bodies = [record[88:92] for record in read_all(store, topic, 0)]
         if bodies != [b"%04d" % each for each in range(number, COUNT, 2)]:
@@ -103,18 +103,18 @@ def flipped(file: Path, position: int, mask: int = 1) -> None:
 
 
 def future(store: Path) -> None:
-    """A checkpoint with a future time, whose two copies agree."""
+    """Write a checkpoint with a future time in both of its copies."""
     for position in (0, 8, 16, 4064, 4072):
         changed(store / "checkpoint", position, struct.pack(">q", 2**61))
 
 
 def future_place(store: Path) -> None:
-    """A checkpoint that names a record far behind the log's end."""
+    """Write a checkpoint that refers to a record far beyond the log's end."""
     changed(store / "checkpoint", CHECKPOINT_SIZE - 8, struct.pack(">q", 2**50))
 
 
 def noise(store: Path) -> None:
-    """A checkpoint file of random bytes."""
+    """Replace the checkpoint file by random bytes."""
     (store / "checkpoint").write_bytes(random.Random(1).randbytes(CHECKPOINT_SIZE))
 
 
@@ -133,7 +133,7 @@ def index_removed(store: Path) -> None:
 
 
 def no_abort(store: Path) -> None:
-    """A killed store without its abort file."""
+    """Remove the abort file of a killed store."""
     (store / "abort").unlink(missing_ok=True)
 
 
@@ -178,14 +178,14 @@ def test_a_start_after_a_harmless_fault_succeeds(tmp_path: Path, fault: Fault, c
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("which", ["directory", "first", "last", "unit", "rotten unit", "end"])
 def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, closed: bool) -> None:
-    """The checkpoint has the number of queue files, so a start also notices missing queues after a clean stop."""
+    """The checkpoint contains the number of queue files, so a start also detects missing queues after a clean stop."""
     made(tmp_path / "store", closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "store" / "consumequeue" / "T")
     elif which in {"first", "last"}:
         units(tmp_path / "store")[0 if which == "first" else -1].unlink()
     else:
-        # Of 17 units the newest file has the last seven, and the checkpoint covers the first 15.
+        # The newest queue file has the last seven of 17 units, and the checkpoint covers the first 15 units.
         at, byte = (6, b"\0") if which == "end" else (2, b"\x11" if which == "rotten unit" else b"\0")
         changed(units(tmp_path / "store")[-1], 20 * at, byte * 20)
     store = open_store(tmp_path / "store")
@@ -230,7 +230,7 @@ def test_a_short_queue_that_lost_units_is_rebuilt(tmp_path: Path, lost: int) -> 
 def test_records_that_no_queue_may_list_cause_no_rebuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
-    """The queue's last record is one that no queue may list, so the queue may end before it."""
+    """No queue may list the log's last record, so the queue may end before this record."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T"), message("T"), message("U")])
     if why == "deleted":
@@ -255,7 +255,7 @@ def test_records_that_no_queue_may_list_cause_no_rebuild(
 def test_a_rebuild_that_is_cut_short_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, end: str, which: str, count: int, closed: bool
 ) -> None:
-    """The next start rebuilds the queues again, also if a power cut has removed some of them."""
+    """The next start rebuilds the queues again, even if a power cut has removed some of their files."""
     made(tmp_path, closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "consumequeue" / "T")
@@ -279,7 +279,7 @@ def test_a_rebuild_that_is_cut_short_loses_nothing(
 
 
 def test_a_rebuild_refuses_a_damaged_log(tmp_path: Path) -> None:
-    """After a clean stop a rebuild reads older files too, and refuses to start if they are damaged."""
+    """After a clean stop a rebuild reads older log files too, and the start is refused if any of them is damaged."""
     made(tmp_path, closed=True)
     units(tmp_path)[0].unlink()
     flipped(logs(tmp_path)[0], BODY_AT)
@@ -292,7 +292,7 @@ def test_a_rebuild_refuses_a_damaged_log(tmp_path: Path) -> None:
 
 
 def test_a_rebuild_brings_no_deleted_topic_back(tmp_path: Path) -> None:
-    """A deleted topic stays deleted, however often the store was started since."""
+    """A deleted topic stays deleted, however often the store has been started since the deletion."""
     clock = Clock()
 
     def sent(body: bytes) -> None:
@@ -407,7 +407,7 @@ def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
 def test_rot_after_the_checkpoint_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int
 ) -> None:
-    """A start cannot distinguish rot from a torn write, so it saves the records that it cuts off."""
+    """A start cannot distinguish a corrupted record from a torn write, so it saves the records that it cuts off."""
     store = tmp_path / "store"
     made(store, closed=False)
     records = records_of(store)
@@ -425,12 +425,12 @@ def test_rot_after_the_checkpoint_is_kept(
     assert line.levelname == ("WARNING" if following is None else "ERROR")
     kept = cut(store)
     assert sum(map(len, kept.values())) == opened.cut_size
-    # The saved copy has each byte that was cut off, at its old offset.
+    # The saved copy has each removed byte at its old offset.
     again = bytearray(len(before))
     for name, content in kept.items():
         again[int(name) : int(name) + len(content)] = content
     assert again[records[number][0] :] == before[records[number][0] :]
-    # When the user restores the saved bytes with the right bit, the messages are readable again.
+    # When the user restores the saved bytes and corrects the wrong bit, the messages are readable again.
     assert verify(RealFiles(), str(store)).problems == []
 
 
@@ -483,7 +483,7 @@ def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplo
 def test_a_store_time_in_the_future_affects_only_its_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, closed: bool
 ) -> None:
-    """One wrong bit in a store time must not give all later messages a future time."""
+    """One wrong bit in a record's store time must not give all later messages a future store time."""
     store = tmp_path / "store"
     made(store, closed=closed)
     place, _size = records_of(store)[-1]
@@ -500,7 +500,7 @@ HEADS: Final = attrs.evolve(SMALL, commit_log_file_size=2 * MIB, message_size_ma
 
 
 def full_of_heads(directory: Path, size: int) -> int:
-    """Makes a killed store whose damaged last record has a body of record headers; returns the place of this record."""
+    """Create a killed store whose damaged last record has a body of record headers; returns the record's offset."""
     store = open_store(directory, HEADS)
     put_and_dispatch(store, [message()])
     place = store.log_end
@@ -544,7 +544,7 @@ def test_the_checksum_budget_grows_with_searched_bytes() -> None:
     [(91, 707, 91), (193, 707, 193), (194, 707, 0), (90, 707, 0), (-1, 707, 0), (91, 708, 0), (91, 7, 0)],
 )
 def test_a_head_must_have_its_offset_and_fit(size: int, place: int, claimed: int) -> None:
-    """A copied header, or one whose record does not fit, costs no checksum."""
+    """The search computes no checksum for a copied header, or for a header whose record does not fit into the file."""
     content = bytearray(200)
     struct.pack_into(">iIiiiqqiq", content, 7, size, MAGIC_V1, 1, 0, 0, 0, place, 0, 0)
     assert claimed_size(memoryview(content), 7, 707) == claimed
@@ -552,7 +552,7 @@ def test_a_head_must_have_its_offset_and_fit(size: int, place: int, claimed: int
 
 
 def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]) -> None:
-    """A checksum of all following bytes for each header would take fifteen seconds for 4 MiB."""
+    """One checksum of all following bytes per header would take fifteen seconds for a body of 4 MiB."""
     place = full_of_heads(tmp_path / "store", MIB)
     checked.clear()
     opened = open_store(tmp_path / "store", HEADS)
@@ -580,7 +580,7 @@ def test_a_body_full_of_heads_makes_no_verification_slow(tmp_path: Path, checked
 
 
 def naming(body: bytes, names: list[str], queue_id: int = 0, offsets: str = "") -> MessageToStore:
-    """A message of topic T that names further queues; with `offsets` it brings its own offsets for them."""
+    """A message of topic T that names additional queues; `offsets` are its forged offsets in these queues."""
     properties = {"INNER_MULTI_DISPATCH": ",".join(names)}
     if offsets:
         return message("T", queue_id, body, properties=properties | {"INNER_MULTI_QUEUE_OFFSET": offsets})
@@ -620,7 +620,7 @@ def test_no_further_queue_is_filled_up_to_a_wrong_number(tmp_path: Path, caplog:
 
 
 def test_a_message_naming_its_own_queue_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """RocketMQ gives two offsets to a message that names its own queue."""
+    """RocketMQ assigns two offsets to a message that names its own queue as an additional queue."""
     store = open_store(tmp_path / "store", NAMING)
     for number in range(9):
         each = naming(b"0", ["T"]) if number % 4 == 1 else message("T", body=b"%d" % number)
@@ -634,7 +634,7 @@ def test_a_message_naming_its_own_queue_hides_no_other(tmp_path: Path, caplog: p
 
 
 def test_a_long_retry_topic_of_rocketmq_5_is_rebuilt(tmp_path: Path) -> None:
-    """The group names of 5.x have up to 255 characters, and their retry topics have more."""
+    """Group names of 5.x have up to 255 characters, and the names of their retry topics are longer."""
     topic = "%RETRY%" + "g" * 248
     (tmp_path / "store" / "consumequeue" / topic / "0").mkdir(parents=True)
     (tmp_path / "store" / "consumequeue" / topic / "0" / FIRST).write_bytes(bytes(SMALL.consume_queue_file_size))
@@ -647,7 +647,7 @@ def test_a_long_retry_topic_of_rocketmq_5_is_rebuilt(tmp_path: Path) -> None:
 
 
 def test_a_damaged_size_hides_no_complete_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One damaged size must not use up the search's limit of checksums."""
+    """One damaged record size must not use up the number of checksums that the search may compute."""
     big = attrs.evolve(SMALL, commit_log_file_size=256 * MIB)
     store = open_store(tmp_path / "store", big)
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
@@ -744,7 +744,7 @@ def test_damage_at_one_place_is_saved_twice(tmp_path: Path) -> None:
 
 
 def with_much_rotten(store: Path) -> int:
-    """A killed store whose log ends early in its first of several files; returns the end."""
+    """Damage a record in the first of several log files of a killed store; returns the record's offset."""
     made(store, closed=False)
     (store / "checkpoint").unlink()
     place, _size = records_of(store)[2]
@@ -840,7 +840,7 @@ def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch
         open_store(store)
     rotted(store, records[-2][0])
     assert {file.name: file.read_bytes() for file in logs(store)} == before
-    # Nothing marks the end of the very last record, so it is kept and reported.
+    # No record follows the very last record, so nothing marks its end; the last record is kept and reported.
     rotted(store, records[-1][0])
     opened = open_store(store)
     assert (opened.log_end, opened.cut_size) == (records[-1][0], records[-1][1])
@@ -848,7 +848,7 @@ def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("position", [8, 40, 100])
 def test_a_partial_record_of_a_kill_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int) -> None:
-    """The mark of a record is written last, so a record without it was never acknowledged."""
+    """The mark of a record is written last, so a record without a mark was never acknowledged."""
     store = tmp_path / "store"
     made(store, closed=False)
     place, size = records_of(store)[-1]

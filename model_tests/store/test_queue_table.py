@@ -1,4 +1,4 @@
-"""The table of queues, their shared maps, gaps that a start fills, and directories of 5.x that are not read."""
+"""The table of queues, their shared memory maps, gaps that a start fills, and directories of 5.x that are not read."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_topic_has_its_name_as_encoded_in_a_record() -> None:
 
 
 def test_queues_of_a_directory(tmp_path: Path) -> None:
-    """A directory counts as a queue if its name is a number and it has files."""
+    """A directory counts as a queue if its name is a number and it contains files."""
     for topic, queue in (("A", "0"), ("A", "12"), ("B", "3"), ("B", "lost"), ("B", "\N{ARABIC-INDIC DIGIT THREE}")):
         write(tmp_path, topic, queue)
     (tmp_path / "consumequeue" / "A" / "7").mkdir()
@@ -84,7 +84,7 @@ def test_queues_of_a_directory(tmp_path: Path) -> None:
 
 
 def test_queues_that_are_made(tmp_path: Path) -> None:
-    """The files of a queue are created with its first unit; extended units have separate files."""
+    """The files of a queue are created when its first unit is written; extended units have separate files."""
     table = table_of(tmp_path)
     first = table.make("T", 2)
     topic = table.topics["T"]
@@ -114,7 +114,7 @@ def test_only_a_crash_explains_a_short_file(tmp_path: Path) -> None:
 
 
 def test_topics_and_queues_that_go(tmp_path: Path) -> None:
-    """If the store forgets a topic, the topic's files stay until they are removed."""
+    """If the store drops a topic from its table, the topic's files stay until they are removed explicitly."""
     for topic, queue in (("A", "0"), ("A", "1"), ("B", "0")):
         write(tmp_path, topic, queue)
     table = table_of(tmp_path)
@@ -172,7 +172,7 @@ def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.M
     synced: list[str] = []
     monkeypatch.setattr(RealFiles, "sync_directory", lambda _files, path: synced.append(path))
     table.remove_files(table.forget("T"))
-    # The third queue never had a file, and so no directory.
+    # The third queue never had a file, so it has no directory either.
     assert synced == [f"{tmp_path}/consumequeue/T/0", f"{tmp_path}/consumequeue/T/1"]
 
 
@@ -272,7 +272,7 @@ UNITS_A_FILE = SMALL.consume_queue_file_size // UNIT_SIZE
 
 
 def holed(store: Path, offsets: range, content: bytes = bytes(UNIT_SIZE)) -> None:
-    """A closed store whose topic T lacks these units of its queue."""
+    """A closed store in which queue 0 of topic T lacks the units at `offsets`."""
     opened = open_store(store)
     put_and_dispatch(opened, [message(queue_id=number % 2) for number in range(2 * COUNT)])
     opened.close()
@@ -338,7 +338,7 @@ EMPTY_PARTS = {
     "config/topics/CURRENT": b"MANIFEST-000001\n",
     "config/topics/MANIFEST-000001": b"x",
 }
-"""Files that brokers of 5.x create in these directories before anything is stored there."""
+"""Files that brokers of 5.x create in their RocksDB and similar directories before they store any data there."""
 HELD_BY = {
     "rocksdbstore": {"rocksdbstore/000004.log": b"a row"},
     "config/topics": {"config/topics/000007.sst": b"rows"},
@@ -346,7 +346,7 @@ HELD_BY = {
     "batchconsumequeue": {"batchconsumequeue/B/0/" + FILE: bytes(2_000_000) + b"unit" + bytes(2_000_000)},
     "dledger-n0": {"dledger-n0/data/" + FILE: b"entry"},
 }
-"""Directory -> files that contain data."""
+"""Maps a directory to files in it that contain data."""
 
 
 def filled(store: Path) -> None:

@@ -1,4 +1,4 @@
-"""After a crash a start finds exactly the whole records, and the queues agree with the log."""
+"""After a crash a start finds exactly the complete records, and the queues match the log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from longpoll_runtime.real import RealRuntime
 
 
 def assert_sound(directory: Path, messages: int) -> None:
-    """Assert the number of messages, that log and queues agree, and that a clean restart finds the same."""
+    """Assert the number of messages, that log and queues match, and that a clean restart finds the same messages."""
     verdict = verify(RealFiles(), str(directory))
     assert (verdict.problems, verdict.messages) == ([], messages)
     store = open_store(directory)
@@ -75,7 +75,7 @@ def test_a_kill_loses_nothing(
 
 
 def cut_places(directory: Path) -> tuple[list[int], int, int]:
-    """(ends of the records in the last commit-log file, start of its third last record, start of the file)."""
+    """(ends of the records in the last commit-log file, start of the third-last record, start of the file)."""
     records = read_log(directory)["records"]
     last = max(path.name for path in (directory / "commitlog").iterdir())
     ends = [each["physicalOffset"] + each["totalSize"] for each in records if each["physicalOffset"] >= int(last)]
@@ -88,7 +88,7 @@ def cut_places(directory: Path) -> tuple[list[int], int, int]:
     [(True, 11), (False, 17), *(pytest.param(is_cut, 1, marks=pytest.mark.long) for is_cut in (True, False))],
 )
 def test_lost_from_every_byte(tmp_path: Path, is_cut: bool, step: int) -> None:
-    """The last log file is truncated or zeroed at each byte of its last three records."""
+    """The last log file is truncated, or overwritten with zeros, from each byte of its last three records on."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(queue_id=index % 2, body=b"\x01\xff\x02" * 5, tag="t") for index in range(15)])
     store.close()
@@ -130,7 +130,7 @@ def test_queues_are_rebuilt_from_the_safe_point(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_begins_later(tmp_path: Path) -> None:
-    """When the log's oldest files are gone, rebuilt queues begin with pre-blank units."""
+    """When the log's oldest files are gone, rebuilt queues begin with pre-blank units, as Java's do."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(queue_id=index % 2, body=b"x" * 50) for index in range(60)])
     store.close()
@@ -150,7 +150,7 @@ def test_a_queue_that_begins_later(tmp_path: Path) -> None:
 
 
 def test_safe_point_goes_by_the_checkpoint(tmp_path: Path) -> None:
-    """The safe point is the newest file whose first record is 3 s older than the checkpoint."""
+    """Recovery begins at the newest file whose first record is at least 3 s older than the checkpoint."""
     log = CommitLog(RealFiles(), str(tmp_path), SMALL.commit_log_file_size)
     for index in range(60):
         log.append(message(body=b"x" * 100), b"\x01T", index, 10_000 + 1000 * index)
@@ -255,7 +255,7 @@ QUEUE_SIZE = 10 * UNIT_SIZE
 BODY = b"x" * 600
 """Two records with this body fill a file of the log."""
 QUEUE_OFFSET_AT = 20
-"""The place of the queue offset in a record."""
+"""The position of the queue offset in a record, in bytes."""
 LACKING = b"a\x01" + bytes(4)
 """Properties whose end was never written to the disk."""
 
@@ -273,7 +273,7 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
 
 
 def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
-    """If the log ends early and no checkpoint disagrees, units without a record are removed after a clean stop too."""
+    """If the log ends early and no checkpoint contradicts it, units without a record are removed at any start."""
     store = open_store(tmp_path)
     kept, _ = put_and_dispatch(store, [message("T", 0), *(message("T", 1) for _ in range(10)), message("T", 0)])
     lost, _ = put_and_dispatch(store, [message("T", queue_id) for queue_id in (0, 1, 1, 2, 2, 0)])
@@ -337,7 +337,7 @@ def recovered(log: CommitLog, checkpoint: Checkpoint, *queues: ConsumeQueue, cra
 
 
 def test_a_start_dispatches_only_missing_records(tmp_path: Path) -> None:
-    """After a clean stop a start dispatches only missing records; after a crash everything from the safe point."""
+    """After a clean stop a start dispatches only missing records; after a crash, all records from the safe point on."""
     log = log_of(tmp_path, 10, 20, 30)
     second = records_of(log)[1].physical_offset
     log.stand_at(log.end)
@@ -361,7 +361,7 @@ def test_a_start_dispatches_only_missing_records(tmp_path: Path) -> None:
 
 
 def test_where_a_recovered_log_ends(tmp_path: Path) -> None:
-    """A blank record counts if a file follows it, and damage in older files does not move the end."""
+    """A blank record is valid if another file follows, and damage in older files does not change the log's end."""
     log = log_of(tmp_path, *range(1, 41))
     end = log.end
     queue = listing(tmp_path, log)
@@ -462,7 +462,7 @@ def test_a_unit_in_each_queue_of_a_record_is_valid(tmp_path: Path) -> None:
 
 
 def test_a_queue_never_assigns_an_offset_twice(tmp_path: Path) -> None:
-    """No offset is given twice, even if the log or the queue has lost files."""
+    """A queue assigns no offset twice, even if the log or the queue has lost files."""
     log = log_of(tmp_path, *range(1, 12), body=b"small")
     last = records_of(log)[-1].physical_offset
     queue = listing(tmp_path, log)
@@ -501,7 +501,7 @@ def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
     first = records_of(log)[0]
     queue = queue_of(tmp_path, (0, 1), (0, 1), (0, first.size))
     view = log.segments.segments[0].view
-    # The queue's own record is its third.
+    # The real record of this queue is its third one, so its queue offset is 2.
     view[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = (2).to_bytes(8)
     for offset in (0, 1):
         queue.segments.segments[0].view[offset * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK

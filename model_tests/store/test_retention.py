@@ -1,4 +1,4 @@
-"""Which files a deletion or the retention removes, and what recovery and readers find afterwards."""
+"""Which files a deletion or the retention removes, and what recovery and readers find after the removal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def counted(
 
 
 def test_which_files_go(segments: SegmentList) -> None:
-    """Files go by age at the hour or on a filling disk, and by force on a full one; at most ten go at once."""
+    """Expired files go at the set hour or on a filling disk, unexpired files on a full disk; at most ten go at once."""
     waiting = evolve(CONFIG, delete_when=ANOTHER_HOUR)
     assert (counted(segments), counted(segments, old=4)) == (REMOVED_COUNT_MAX, 4)
     assert (counted(segments, waiting), counted(segments, waiting, used=0.75)) == (0, 0)
@@ -124,7 +124,7 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) 
 
 
 def test_a_removed_file_stays_removed(tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut must not restore the messages of a deleted topic, so the deletion is noted on disk."""
+    """A power cut must not restore the messages of a deleted topic, so the deletion is recorded on disk."""
     store = open_store(tmp_path, any_hour)
     put_and_dispatch(store, [message() for _ in range(100)])
     index_all(store)

@@ -263,7 +263,7 @@ def test_the_names_of_new_directories_are_synced(tmp_path: Path, disk: Disk) -> 
 def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, directory: str, expected: list[str]) -> None:
 
     class Within(RealFiles):
-        """Files below the test's own directory, which is also the working directory."""
+        """Files under the test's own directory, which is also the working directory."""
 
         def make_directory(self, path: str) -> None:
             super().make_directory(f"{tmp_path}/{path}")
@@ -329,7 +329,7 @@ def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pyte
 def test_a_durable_file_is_not_made_so_again(
     tmp_path: Path, disk: Disk, *, lengthen: bool, expected: list[tuple[str, int, int]]
 ) -> None:
-    """A synced file is not synced again, except after a crash, when its name may not be on the disk."""
+    """A synced file is not synced again, except after a crash, because then its name may be missing on the disk."""
     segments = filled(tmp_path / "log", 0)
     segments.flush(0, 1)
     segments = SegmentList(RealFiles(), f"{tmp_path}/log", SIZE, lengthen=lengthen)
@@ -341,7 +341,7 @@ def test_a_durable_file_is_not_made_so_again(
 
 
 def test_a_file_is_durable_before_the_next_is_created(tmp_path: Path, disk: Disk) -> None:
-    """A file is synced before the next file gets a name, because a power cut could take a middle file."""
+    """A file is synced before the next file is created, because a power cut could remove a file in the middle."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     made = [segments.append(start) for start in (20, 30, 40)]
     first, second = names(20, 30)
@@ -371,7 +371,7 @@ def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkey
 
 
 def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of visible messages if each of 64 queues gets its first message while every sync blocks."""
+    """Returns how many messages are visible if each of 64 queues gets its first message while every sync blocks."""
 
     def stand_still(*_: object) -> None:
         raise AssertionError("who waits for a sync keeps every other queue waiting")

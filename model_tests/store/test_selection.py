@@ -1,4 +1,4 @@
-"""A read of a queue equals a simple loop over its units, in each byte and message."""
+"""A read of a queue returns the same bytes and messages as a simple loop over the queue's units."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def places(*units: tuple[int, int]) -> list[Unit]:
 
 
 PLACES: Final = places(*((1_000 + 50 * number, 50) for number in range(38)))
-"""Adjacent records, over both files."""
+"""Adjacent records that cover both files."""
 
 
 def plain_slices(taken: Sequence[Unit]) -> list[bytes]:
-    """The records as slices, where adjacent records of one file share a slice."""
+    """Returns the records as slices; adjacent records of one file are in the same slice."""
     runs: list[list[int]] = []
     for start, size, _code in taken:
         if runs and runs[-1][1] == start and runs[-1][0] // FILE_SIZE == start // FILE_SIZE:
@@ -116,9 +116,9 @@ def plain_slices(taken: Sequence[Unit]) -> list[bytes]:
 def plain_read(
     queue: Queue, offset: int, count_max: int, config: StoreConfig, codes: set[int]
 ) -> tuple[GetStatus, int, list[int], list[bytes], bool]:
-    """Reads as 4.9's `getMessage` does, unit by unit.
+    """Read unit by unit, as `getMessage` of 4.9 does.
 
-    Returns status, next offset, offsets, slices, and slave advice.
+    Returns status, next offset, offsets, slices, and whether the client should read from a slave.
     """
     end, log = queue.offset_end, Log()
     memory_start = log.end - config.memory_size
@@ -164,7 +164,7 @@ WRONG_SIZES: Final = st.sampled_from([-1, 0, PRE_BLANK_SIZE, 2_000])
 
 @st.composite
 def units_of(draw: st.DrawFn) -> list[Unit]:
-    """Records that mostly are adjacent, as in a log; some are expired, damaged or out of order."""
+    """Units whose records are mostly adjacent, as in a real log; some are expired, damaged or out of order."""
     is_sound, at = draw(st.integers(0, 2)) > 0, draw(INSIDE)
     units: list[Unit] = []
     for _ in range(draw(st.integers(0, 7))):
@@ -216,7 +216,7 @@ def test_a_read_equals_a_plain_loop(
     ("count_max", "count"), [(1, 800), (800, 800), (801, 801), (900, 900), (901, 900), (5_000, 900)]
 )
 def test_so_many_units_are_looked_at(monkeypatch: pytest.MonkeyPatch, count_max: int, count: int) -> None:
-    """A read looks at no more than 800 units, or at as many as the request permits."""
+    """The number of units that a read examines is limited; the limit grows with the number of requested messages."""
     monkeypatch.setattr(selection, "SCAN_COUNT_MAX", 900)
     result = read(Queue(PLACES[:1] * 950), FIRST, count_max, (lambda _code: False, None))
     assert (result.status, result.offset_next) == (GetStatus.NO_MATCHED_MESSAGE, FIRST + count)
@@ -252,7 +252,7 @@ def test_adjacent_records_are_read_by_the_fast_path(
 def test_the_last_damaged_unit_is_logged(
     caplog: pytest.LogCaptureFixture, units: list[Unit], damaged: list[int]
 ) -> None:
-    """A unit whose place or size is wrong is logged; a unit whose file has expired is not."""
+    """A unit whose log offset or size is wrong is logged; a unit whose log file has expired is not."""
     read(Queue(units))
     assert [f"consumequeue/T/0: unit {each} is damaged" in caplog.text for each in damaged] == [True] * len(damaged)
     assert len(caplog.messages) == len(damaged)
@@ -271,7 +271,7 @@ class ByProperties:
 
 @pytest.fixture
 def properties(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each record a hundred bytes of properties that contain its place."""
+    """Give each record a hundred bytes of properties that contain the record's offset in the log."""
 
     def properties_in(record: memoryview) -> bytes:
         at = WHOLE.index(bytes(record), LOG_START)

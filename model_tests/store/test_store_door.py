@@ -1,4 +1,4 @@
-"""The store's public methods without faults, on small files."""
+"""The store's public methods on small files, without injected faults."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_new_store(tmp_path: Path) -> None:
 
 
 def test_waiting_messages_have_their_later_arrivals(tmp_path: Path) -> None:
-    """A held pull sees the arrival of a message as it was stored; a prepared message never arrives."""
+    """A held pull gets the arrival event of a message as it was stored; a prepared message causes no arrival event."""
     store = open_store(tmp_path)
     store.put(message())
     store.put_burst([message(), message()])
@@ -97,7 +97,7 @@ def test_only_durable_messages_become_visible_if_configured(tmp_path: Path) -> N
 
 
 def test_the_memory_size_comes_from_the_system(tmp_path: Path) -> None:
-    """Without a configured size the store asks the system for the size of its memory."""
+    """Without a configured memory size the store reads the size from the operating system."""
     for memory_size, count in ((0, 6), (1_000, 2)):
         config = evolve(
             SMALL, commit_log_file_size=8192, memory_size=memory_size, transfer_count_max_on_disk=2,
@@ -181,7 +181,7 @@ def listed(names: str, *places: tuple[str, int], **properties: str) -> MessageTo
 
 
 def test_further_queues_of_a_message(tmp_path: Path) -> None:
-    """Each queue of a message has its own offset, and the record holds all offsets."""
+    """A message in several queues has an offset in each queue, and its record contains all these offsets."""
     store = open_store(tmp_path, MULTI)
     store.put(message(LIGHT))
     puts = [store.put(listed(f"{LIGHT},B", (LIGHT, 0), ("B", 1))) for _ in range(3)]
@@ -237,7 +237,7 @@ def test_unknown_further_queues_are_ignored(
 
 
 def test_checkpoints(tmp_path: Path) -> None:
-    """The checkpoint has the times up to which log and queues are durable, and never moves back."""
+    """The checkpoint stores the times up to which log and queues are durable, and these times never decrease."""
     clock = Clock()
     store = opened(clock, tmp_path)
     starts = []
@@ -257,7 +257,7 @@ def test_checkpoints(tmp_path: Path) -> None:
     store = opened(clock, tmp_path)
     store.flush_queues()
     assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0, durable_offset=starts[2], queue_file_count=1)
-    # A recovery need not know records that no queue lists.
+    # A recovery may skip records that no queue lists.
     clock.now_ms = 4_000
     unlisted = store.put(message(sys_flag=PREPARED)).physical_offset
     store.close()
@@ -438,12 +438,12 @@ with open(sys.argv[1], "r+b") as file:
     except BlockingIOError:
         sys.exit(7)
 """
-"""A lock like `FileChannel.tryLock`, which does not see the lock of the directory."""
+"""A program that locks a file like Java's `FileChannel.tryLock`, which ignores the lock of the directory."""
 
 
 @pytest.mark.parametrize("program", [BROKER_LOCK, JAVA_LOCK], ids=["lock of this broker", "lock of Java"])
 def test_copying_the_lock_file_keeps_the_lock(program: str, tmp_path: Path) -> None:
-    """Closing a copy would release a POSIX lock, and a second broker would overwrite messages."""
+    """If the lock were a POSIX lock, closing a copy of the file would release it, and a second broker could start."""
     store = open_store(tmp_path / "store")
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     locking = [sys.executable, "-c", program, str(tmp_path / "store" / "lock")]

@@ -1,4 +1,4 @@
-"""Failed flushes, locks and turns of slow work on queues, and the state after a kill."""
+"""Failed flushes, locks, slow work on queues that runs in short turns, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_topic_may_be_deleted_while_its_queues_are_synced(tmp_path: Path, monk
     monkeypatch.setattr(Segment, "sync", removed)
     assert len(list(turns)) == 2
     checkpoint = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
-    # Three of the queues from the beginning are left; newer queues wait for the next round.
+    # Three queues of the interrupted round are still unsynced; newer queues wait for the next round.
     assert checkpoint.queue_file_count == 3
     ends = [store.visible_end("T", queue_id) for queue_id in range(QUEUE_COUNT)]
     store.abandon()
@@ -283,7 +283,7 @@ def test_an_abandoned_flush_writes_no_checkpoint(tmp_path: Path) -> None:
 
 
 class Turns:
-    """A store whose queues need many turns of 250 ms each; it counts its other calls."""
+    """A store whose queue flush needs many turns of 250 ms each; it counts its other calls."""
 
     def __init__(self, turn_count: int) -> None:
         self.turn_count = turn_count
@@ -332,7 +332,7 @@ def served(turns: Turns) -> FlushService:
 
 
 def test_rounds_continue_while_queues_are_synced() -> None:
-    """A due round runs between two turns of slow queues, so the log is synced early."""
+    """The log's periodic sync runs when due, between two turns of a slow sync of the queues."""
     turns = Turns(9)
     served(turns)
     assert turns.flushes_in_turns == [2, 4, 6, 8]

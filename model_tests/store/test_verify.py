@@ -1,4 +1,4 @@
-"""`longpoll store verify` and `store show`: problems found, their names, the output and the exit codes."""
+"""`longpoll store verify` and `store show`: detected problems, their names, the output and the exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUEUE = f"consumequeue/Orders/1/{0:020d}"
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small closed store of several log files and queues; not to be changed."""
+    """A small closed store of several log files and queues, which tests must not change."""
     directory = tmp_path_factory.mktemp("sound") / "store"
     store = open_store(directory)
     put_and_dispatch(store, mixed_messages(60))
@@ -189,7 +189,7 @@ def test_a_delayed_message_is_due_at_whole_seconds(tmp_path: Path, topic: str, l
 
 
 def verdict_with(directory: Path, maps_max: int) -> tuple[verify.Verdict, int]:
-    """The verdict with a limit of maps, and the highest number of maps in the kernel."""
+    """The verdict of `verify` with a limit of memory maps, and the highest number of maps that the kernel reported."""
     seen: list[int] = []
     map_file = RealFiles.map
 
@@ -216,7 +216,7 @@ def test_a_store_may_have_more_files_than_maps(sound: Path, tmp_path: Path, is_d
     few, least = verdict_with(directory, 2)
     assert (few.problems, few.queues, few.messages) == (many.problems, many.queues, many.messages)
     assert bool(few.problems) is is_damaged
-    # A new map is made before an old one goes, and the log's reader holds a view of its file.
+    # A new map is created before an old map is released, and the log's reader holds another map of its file.
     assert least <= 4
     assert most > 4
 
