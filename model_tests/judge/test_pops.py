@@ -236,6 +236,21 @@ STORIES: Final[dict[str, tuple[list[list[Told]], str]]] = {
     "a pull that gets another message": ([sent(0), pop(50, 51, 0), pulled(100, [2])], VALUE),
     "another message of the retry topic": ([sent(0), pop(50, 51, 0, got_as={"ids": [2]}, **AGAIN)], "valid"),
     "a message before its send": ([pop(0, 1, 0), sent(2_000)], DELIVERED),
+    "a later message before a send": ([pop(0, 1, 5, got_as={"ids": [9]}), sent(2_000)], DELIVERED),
+    "a later message after a send began": ([pop(0, 1, 5, got_as={"ids": [9]}), sent(1.2)], "valid"),
+    "a later message of the retry topic before a send": (
+        [pop(0, 1, 5, got_as={"ids": [9]}, **AGAIN), sent(2_000)],
+        "valid",
+    ),
+    "a message twice in one answer": ([GOT, GOT[-1:]], "pop.found.once"),
+    "a message of the retry topic twice in one answer": (
+        [sent(0), pop(50, 51, 0, **AGAIN), pop(50, 51, 0, **AGAIN)[-1:]],
+        "valid",
+    ),
+    "a message twice in two answers": (
+        [GOT, GOT[-1:], [at(4, "answer_sent", code=0, request="r-100", queue=-1)]],
+        "answer.once",
+    ),
     "a message before its send, by its id": ([pop(3_000, 3_001, 0), sent(4_000, 1, 9)], DELIVERED),
     "a message that was rolled back": (
         [asks(0, 10, transaction="prepared"), asks(50, 37, transaction="rollback"), pop(100, 101, 0)],

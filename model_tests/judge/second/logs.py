@@ -299,13 +299,16 @@ def delivered_after_request(record: Record) -> Iterator[Said]:
                 yield violated(request, f"{request.request} is given {one.queue_offset} before it was sent")
             shows = (answer.source, request.place) == (one.source, one.place) and before(answer, send)
             is_outside = not seen_inside(record, one.place)
-            shows = shows and is_outside and 0 <= answer.offset_min <= answer.offset_max > one.queue_offset
+            past = max([answer.offset_max, *answer.offsets]) > one.queue_offset
+            shows = shows and is_outside and 0 <= answer.offset_min <= answer.offset_max and past
             if shows and not deleted_between(record, one.place, request, one):
                 yield violated(one, f"{request.request} is told an end past {one.queue_offset} before it was sent")
         for got in popped(record):
-            same = (got.source, got.place, got.queue_offset) == (one.source, one.place, one.queue_offset)
+            is_past = got.queue_offset > one.queue_offset and not seen_inside(record, one.place)
+            same = (got.source, got.place) == (one.source, one.place)
+            same &= is_past or got.queue_offset == one.queue_offset
             if same and before(got, send) and not deleted_between(record, one.place, got, one):
-                yield violated(got, f"{got.request} is given {one.queue_offset} before it was sent")
+                yield violated(got, f"{got.request} is given {one.queue_offset} or more before it was sent")
     for one in [*record.of("answer_sent"), *popped(record)]:
         if one.event == "message_popped" or (one.code == 0 and one.offset_min >= 0):
             yield from _delivered_by_id(record, one)

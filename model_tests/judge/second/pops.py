@@ -115,6 +115,15 @@ def found_at_most(record: Record) -> Iterator[Said]:
             yield violated(one.request, f"{len(one.got)} messages")
 
 
+def found_once(record: Record) -> Iterator[Said]:
+    for one in asked(record, POP):
+        mine = [each for each in record.of("message_popped") if each.about == one.request.about]
+        places = [place_of(each) for each in mine if each.cause != "retry"]
+        answers = [each for each in record.of("answer_sent") if each.about == one.request.about]
+        if len(answers) == 1 and len({*places}) < len(places):
+            yield from judged(record, one, end_of(record, one)[1], "a message twice", is_measured=False)
+
+
 def is_other(one: Asked, message: Seen) -> bool:
     is_elsewhere = message.cause != "retry" and one.request.queue >= 0 and message.queue != one.request.queue
     return bool(message.topic != one.request.topic or is_elsewhere)
@@ -306,6 +315,7 @@ CLAUSES: Final[dict[str, tuple[str, Callable[[Record], Iterator[Said]]]]] = {
     "pop.code.known": (PROPERTY, code_known),
     "pop.found.some": (PROPERTY, found_some),
     "pop.found.at_most": (PROPERTY, found_at_most),
+    "pop.found.once": (PROPERTY, found_once),
     "pop.found.asked": (PROPERTY, found_asked),
     "pop.found.tag": (PROPERTY, found_tag),
     "pop.wake.prompt": (PROPERTY, wake_prompt),
@@ -316,4 +326,6 @@ CLAUSES: Final[dict[str, tuple[str, Callable[[Record], Iterator[Said]]]]] = {
     "pop.acknowledged.final": (PROPERTY, acknowledged_final),
     "pop.delivered.again": (PROPERTY, delivered_again),
 }
-TIMELESS: Final = ("pop.code.known", "pop.found.some", "pop.found.at_most", "pop.found.asked", "pop.found.tag")
+TIMELESS: Final = (
+    *("pop.code.known", "pop.found.some", "pop.found.at_most", "pop.found.once", "pop.found.asked", "pop.found.tag"),
+)

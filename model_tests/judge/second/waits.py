@@ -48,11 +48,13 @@ def open_until(record: Record, request: Seen) -> Seen:
     return min([*closes, record.last(request.source)], key=lambda one: one.lo)
 
 
-def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why: str) -> Iterator[Said]:
+def over(
+    record: Record, one: Exchange, begun: tuple[int, int], limit: int, why: str, *, read_from: int = -FAR
+) -> Iterator[Said]:
     """Report that an answer, or its absence, is more than `limit` after a time within `begun`."""
     request = one.request
     end = one.answer if one.answer is not None else open_until(record, request)
-    is_certain = request.source not in record.loose and not unread(record, one, end.hi)
+    is_certain = request.source not in record.loose and not unread(record, one, end.hi, read_from)
     if end.lo - begun[1] <= limit or not is_certain:
         if (end.lo if one.answer is None else end.hi) - begun[0] > limit:
             yield unknown(request, why)
@@ -62,15 +64,15 @@ def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why:
         yield from absent(record, request, request.lo, begun[1] + limit, why)
 
 
-def unread(record: Record, one: Exchange, hi: int) -> bool:
+def unread(record: Record, one: Exchange, hi: int, read_from: int = -FAR) -> bool:
     """Whether the request's connection may have been unread in either direction since the request was received.
 
-    A gap in an outside record may hide an unread connection.
+    A gap in an outside record may hide an unread connection. Recorded times before `read_from` do not count.
     """
     request, lo = one.request, one.request.lo
-    if one.answer is not None and not is_inside(record, request.source):
-        return not record.is_whole(request.source, lo, hi) or is_blocked(record, request, lo, hi)
-    return is_blocked(record, request, lo, hi)
+    is_gap = one.answer is not None and not is_inside(record, request.source)
+    is_gap = is_gap and not record.is_whole(request.source, lo, hi)
+    return is_gap or is_blocked(record, request, max(lo, read_from), hi)
 
 
 def is_blocked(record: Record, request: Seen, lo: int, hi: int) -> bool:
@@ -117,11 +119,13 @@ def wake_prompt(record: Record) -> Iterator[Said]:
         given = [answer for answer, end in shown if end > first and answer.hi < known_ns]
         if one.answer is None or not any(before(answer, request) for answer in given):
             moments += [(answer.lo, answer.hi) for answer in given]
+        read_from = max(min((lo for lo, _hi in moments), default=0), request.lo) - UNHELD_NS
         for lo, hi in moments:
             if not inside and one.answer is not None and hi + WAKE_NS < request.lo:
                 break  # The broker reads the pull at once and does not hold it.
             begun = (max(lo, request.lo), max(hi, request.hi))
-            for said in over(record, one, begun, WAKE_NS, f"{one.name} was woken too late"):
+            why = f"{one.name} was woken too late"
+            for said in over(record, one, begun, WAKE_NS, why, read_from=read_from):
                 yield unknown(request, said.why) if may_follow(record, request) else said
 
 
@@ -249,6 +253,14 @@ def hold_at_end(record: Record) -> Iterator[Said]:
                     yield from unrecorded(record, one.request, until, f"{one.name} is held past the end")
 
 
+def hold_read(record: Record) -> Iterator[Said]:
+    for one in exchanges(record):
+        for hold in holds(record):
+            is_stale = seen_inside(record, one.request.place) and hold.about == one.request.about
+            if is_stale and 0 <= hold.visible_end < certain_end(record, one.request):
+                yield violated(one.request, f"{one.name} is held with an old end")
+
+
 STEPS: Final = ("take", "keep", "expire", "run", "stop")
 
 
@@ -324,6 +336,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "pull.hold.after_request": (HELD, hold_after_request),
     "pull.hold.unanswered": (HELD, hold_unanswered),
     "pull.hold.at_end": (HELD, hold_at_end),
+    "pull.hold.read": (HELD, hold_read),
     "pull.step.allowed": (HELD, step_allowed),
     "pull.step.after_request": (HELD, step_after_request),
     "pull.step.unanswered": (HELD, step_unanswered),

@@ -171,6 +171,12 @@ def _run_after_the_answer(recording: Recording) -> None:
     _step(recording, request, answer.before_ns + 1)
 
 
+def _held_with_an_old_end(recording: Recording) -> None:
+    request, _answer = pick(recording, _is_expired)
+    hold = _hold_of(recording, request)
+    recording.replace(hold, change(hold, visible_end=0))
+
+
 def _held_past_the_end(recording: Recording) -> None:
     request, answer = pick(recording, _is_expired)
     _hold_of(recording, request)
@@ -340,6 +346,7 @@ CONTRACT_FAULTS: Final[dict[str, Fault]] = {
     "run_unasked": _breaks("pull.step.allowed", "One pull that may not be held is run again.", _run_unasked),
     "run_before_it_came": _breaks("pull.step.after_request", "One pull is run before it came.", _run_before_it_came),
     "run_after_the_answer": _breaks("pull.step.unanswered", "One pull is run once answered.", _run_after_the_answer),
+    "held_with_an_old_end": _breaks("pull.hold.read", "One hold saw an older end.", _held_with_an_old_end),
     "held_past_the_end": _breaks("pull.hold.at_end", "One pull is held past the queue's end.", _held_past_the_end),
     "too_many_held": _breaks("hold.limit.kept", "More pulls are held than the broker promises.", _limit_of_one),
     "min_rises_and_falls": _breaks(

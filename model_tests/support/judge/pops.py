@@ -50,6 +50,7 @@ FAULTS: Final = {
     "wrong_topic": Fault("a pop gets a message of another topic", "pop.found.asked"),
     "swapped": Fault("two waiting pops get each other's answers", "pop.found.asked"),
     "too_many": Fault("a pop gets more messages than it asked for", "pop.found.at_most"),
+    "repeated": Fault("a pop's answer has a message twice", "pop.found.once"),
     "empty": Fault("a pop is answered 0 without messages", "pop.found.some"),
     "wrong_tag": Fault("a pop gets a message that does not match its subscription", "pop.found.tag"),
     "strange_code": Fault("a pop is answered with a code of nothing", "pop.code.known"),
@@ -286,7 +287,9 @@ class World:
         self._idle.add(ask.member)
         own = {"request": ask.request, "connection": f"c{ask.member}"}
         self._tell(2, "answer_sent", code=code, queue=ask.queue, **own, **fields)
-        for message in hidden or ():
+        found = hidden or []
+        is_repeated = bool(found) and not found[0].is_retry and self._breaks("repeated")
+        for message in [*found, *(found[:1] if is_repeated else ())]:
             cause = {"cause": "retry"} if message.is_retry else {}
             topic = "U" if not message.is_retry and self._breaks("wrong_topic") else "T"
             place = {"queue": message.queue, "queue_offset": message.offset, "topic": topic}

@@ -54,6 +54,12 @@ POP_CLAUSES: Final = (
         source="PopMessageProcessor.popMsgFromQueue",
     ),
     _message(
+        "pop.found.once",
+        "A pop with one answer gets no message twice: no place outside the retry topic.",
+        source="PopMessageProcessor.popMsgFromQueue",
+        whole_record=True,
+    ),
+    _message(
         "pop.found.asked",
         "Each message has the topic of its pop. If the pop names a queue, a message that is not from the retry "
         "topic is of that queue.",

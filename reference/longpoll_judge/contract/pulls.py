@@ -375,6 +375,12 @@ PULL_CLAUSES: Final = (
         needs=("request_received(offset, request)", "hold(request)", "make_visible(visible_end)"),
     ),
     _inside(
+        "pull.hold.read",
+        "The visible_end that a hold saw is at least the end that was certainly visible before request.after_ns.",
+        source="the specification's visible_is_monotone",
+        needs=("request_received(request)", "hold(request, visible_end)", "make_visible(visible_end)"),
+    ),
+    _inside(
         "pull.step.allowed",
         "A pull that may not be held has no take, keep, expire, run or stop.",
         source="PullMessageProcessor.processRequest: hasSuspendFlag",

@@ -299,16 +299,20 @@ class Case:
                 whole[mine] = ~facts.holes.touch(first_ns[mine], last_ns[mine])
         return whole
 
-    def is_unread(self, wanted: Booleans, first_ns: Integers, last_ns: Integers) -> Booleans:
+    def is_unread(
+        self, wanted: Booleans, first_ns: Integers, last_ns: Integers, since_ns: Integers | None = None
+    ) -> Booleans:
         """Returns the wanted pulls whose connection was not read, in either direction, at some time in [first, last].
 
         While a connection is not read, the observer sees answers late or never, and sees requests before the broker
-        receives them. If the observer is outside the broker, a gap in its record may hide such a time.
+        receives them. If the observer is outside the broker, a gap in its record may hide such a time. Recorded times
+        before `since_ns` do not count.
         """
         # Only an outside observer reads the connection. A gap in a record from inside hides events, but not that the
         # connection was not read.
         holed = self.is_outside & ~self.is_watched(first_ns, last_ns)
         unread: Booleans = wanted & self.pulls.is_answered & holed
+        first_ns = first_ns if since_ns is None else np.maximum(first_ns, since_ns)
         for pull in np.flatnonzero(wanted).tolist() if self.context.blocked else ():
             row = int(self.pulls.row[pull])
             name = self.events.text("source", row), self.events.text("connection", row)

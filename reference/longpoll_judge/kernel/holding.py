@@ -216,13 +216,19 @@ def _holds(case: Case) -> list[Suspects]:
     after_ns = events.integers("after_ns", holds)
     # A pull is held only at the end of its queue. An offset beyond the end is answered at once (21).
     past = pulls.offset[pull] > end_most
+    end_least = case.logs.end_at_least(pulls.log[pull], pulls.received_after_ns[pull])
+    saw = events.integers("visible_end", holds)
+    stale = (saw >= 0) & (saw < end_least) & case.logs.is_white_box[pulls.log[pull]]
+    stale &= ~events.are("source", holds, case.context.lawful)
 
     def told(clause: str, say: Callable[[int, int], str]) -> Callable[[int], Explanation]:
         def explain(member: int) -> Explanation:
             one, hold = int(pull[member]), int(holds[member])
             rows = [int(pulls.row[one]), int(first[member]), hold]
             rows += [int(pulls.answer_row[one])] if pulls.answer_row[one] >= 0 else []
-            return Explanation(clause, f"a pull at offset {pulls.offset[one]} {say(one, member)}", rows)
+            last = [int(end_least[member]) - 1] if clause == "pull.hold.read" else []
+            logged = [row for offset in last for row in case.message_rows(int(pulls.log[one]), offset)]
+            return Explanation(clause, f"a pull at offset {pulls.offset[one]} {say(one, member)}", rows, logged, last)
 
         return explain
 
@@ -251,6 +257,12 @@ def _holds(case: Case) -> list[Suspects]:
             past & whole,
             past & ~whole,
             lambda _one, hold: f"was held, though no more than {end_most[hold]} can have been visible",
+        ),
+        (
+            "pull.hold.read",
+            stale,
+            nothing,
+            lambda _one, hold: f"was held with the end {saw[hold]}, but {end_least[hold]} was visible before it came",
         ),
     )
     found: list[Suspects] = []

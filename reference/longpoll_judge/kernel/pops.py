@@ -27,6 +27,7 @@ from longpoll_judge.columns.lookup import (
     NEVER,
     Booleans,
     Integers,
+    count_of,
     first_of,
     is_one_of,
     numbered,
@@ -92,6 +93,8 @@ class _Pops:
     """For each request, its first answer; any row if the request has no answer."""
     popped: Gathered
     owner: Integers
+    again: Gathered
+    """The messages, not from the retry topic, that the only answer to a pop has a second time."""
     reset_ns: Integers
     """The times of requests that may change the offsets of a group."""
     elsewhere_count: int
@@ -240,14 +243,19 @@ def _gather(table: pa.Table, context: Context, home: Home | None) -> _Pops:
     # A second answer to one pop repeats its messages.
     places = [integers_of(table, name)[got] for name in ("queue", "queue_offset")]
     places += [names_of(table, name, got) for name in ("topic", "cause")]
-    firsts = np.unique(np.stack((owner, *places)), axis=1, return_index=True)[1]
+    firsts, number = np.unique(np.stack((owner, *places)), axis=1, return_index=True, return_inverse=True)[1:]
+    is_again = count_of(request_numbers(table, told), request_numbers(table, got)) == 1
+    is_again &= ~np.isin(np.arange(len(got)), firsts)
+    earlier = got[firsts[number.ravel()]]
+    again = gather(table, got, ("queue_offset",), {"owner": owner, "first": earlier}).take(is_again)
+    again = again.take(~_are(again, "cause", RETRIED))
     got, owner = got[firsts], owner[firsts]
     bounds, ids = lists_of(table, "ids")
     id_of = np.where(np.diff(bounds)[got] == 1, np.append(ids, 0)[np.minimum(bounds[got], len(ids))], 0)
     popped = gather(table, got, ("queue_offset", "delay_ms"), {"id": id_of})
     resets = integers_of(table, "after_ns")[rows_where(table, "request_received") & is_one_of(code, RESETS)]
     answered = gather(table, np.maximum(answer, 0), ("code",))
-    return _Pops(table, context, asked, answered, popped, owner, resets, int(np.count_nonzero(is_other)))
+    return _Pops(table, context, asked, answered, popped, owner, again, resets, int(np.count_nonzero(is_other)))
 
 
 def _names_another(asked: Gathered, answered: Gathered) -> Booleans:
@@ -295,6 +303,13 @@ def _found(pops: _Pops) -> Iterator[Breach]:
     empty = np.flatnonzero(is_found & (count == 0))
     weak = pops.doubted(empty, asked.after_ns, latest_ns, measured=False)
     yield Breach("pop.found.some", empty, _every(pops), "a pop was answered 0 without a message", weak)
+    again, of = pops.again, pops.again.values["owner"]
+    every, first = np.arange(len(again)), gather(pops.table, again.values["first"])
+    events = ((again, every), (first, every), (asked, of), (pops.answered, of))
+    weak = pops.doubted(of, asked.after_ns, latest_ns, measured=False)[of]
+    yield Breach(
+        "pop.found.once", np.flatnonzero(asked.values["code"][of] == POP), events, "a pop got a message twice", weak
+    )
     most = asked.values["count_max"]
     many = np.flatnonzero(is_found & (most >= 0) & (count > np.maximum(most, 1)))
     # The finding shows all needed messages, so each of them gets a column.

@@ -116,7 +116,7 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
     may_be_over = is_judged & (delay_most > wake_ns)
     # The answer may lie in a gap of the record that begins before the wake was overdue.
     missing = ~pulls.is_answered & (pulls.missing_until_ns - since_before <= wake_ns)
-    unread = case.is_unread(over, pulls.received_after_ns, _latest(case))
+    unread = case.is_unread(over, pulls.received_after_ns, _latest(case), since_after - UNHELD_GRACE_NS)
 
     def explain(pull: int) -> Explanation:
         matching = case.matchings[int(pulls.expression[pull])]
@@ -182,7 +182,7 @@ def _latest(case: Case) -> Integers:
 def _doubt(missing: bool, unread: bool) -> str:
     """Returns the end of a finding's sentence, which says why the violation is not certain."""
     hole = "; the record has a hole in that time, and the answer may be in it" if missing else ""
-    return hole + ("; its connection was not read in that time" if unread else "")
+    return hole + ("; its connection was not read for a part of that time" if unread else "")
 
 
 def _fits(visible_after_ns: int, received_before_ns: int) -> str:
