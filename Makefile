@@ -9,8 +9,8 @@ STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
 # Some tests wait for sockets and processes: three workers for each core keep those busy. Each one imports all tests.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
-# A Java broker takes a core while it starts, then waits; the tests of a module share theirs.
-PEER_WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
+# A Java broker takes a core of its own while it starts; with more workers than cores, its clients time out after 3 s.
+PEER_WORKERS ?= $(shell nproc)
 PART ?= all
 # How long `make nightly` may take, and what it draws: without SEED, the date.
 MINUTES ?= 45
