@@ -9,7 +9,8 @@ STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
 # Some tests wait for sockets and processes: three workers for each core keep those busy. Each one imports all tests.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
-# A Java broker takes a core of its own while it starts; with more workers than cores, its clients time out after 3 s.
+# A Java broker takes a core of its own while it starts. On a busy machine it answers later than the 3 s for which our
+# clients wait, so there are no more workers than cores.
 PEER_WORKERS ?= $(shell nproc)
 PART ?= all
 # How long `make nightly` may take, and what it draws: without SEED, the date.

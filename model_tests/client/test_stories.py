@@ -51,7 +51,7 @@ def test_what_nobody_can_use_ends_among_the_dead_letters(clients: Clients, raise
     ("member", "handover", "unexplained"),
     [("a", ("a", 1), 1), ("a", ("a", 0), 0), ("c", ("c", 0), 0), ("a", ("c", 0), 1)],
 )
-def test_planted_a_second_arrival_is_explained_by_another_spell_only(
+def test_only_another_ownership_of_a_queue_explains_a_second_arrival(
     member: str, handover: tuple[str, int], unexplained: int
 ) -> None:
     log = Log()

@@ -51,9 +51,13 @@ def asked_of_node(
 ) -> list[dict[str, Any]]:
     """Return the interpreter's answers, one for each question; `script` replaces the interpreter's source.
 
-    A question is {"law": number, "slip": number, names of changes by hand, or None} to explore a specification,
-    {"token": text} to follow a token, {"law": number, "walk": seed, "steps": number} to take a random run, or
-    {"places": True} to list the places that a user may change.
+    Each question is a dict of one of these forms; "law" is the index of a specification in `data`:
+
+    - {"law": number} explores the specification. With "slip", the index of a mutant or the names of changes by hand,
+      it explores the changed specification.
+    - {"token": text} follows a token.
+    - {"law": number, "walk": seed, "steps": number} takes a random run.
+    - {"places": True} lists the places that a user may change.
     """
     program, given, asked = (directory / name for name in ("explore.js", "data.json", "asked.json"))
     program.write_text((script or part("law.js")) + ASKS)

@@ -155,7 +155,7 @@ def test_the_module_takes_the_steps_of_the_specification(policy: str) -> None:
 
 
 def test_an_assignment_for_the_wrong_request_is_another_step() -> None:
-    """If the module forgets to let the request that pops one queue ask for it, the comparison fails."""
+    """The comparison fails if the module's `pop_queue` does not record which queue the request pops."""
     differs = False
     for model, text, state in _walked("strict-pop", 30):
         for operator, _, changes in text.actions:

@@ -205,7 +205,7 @@ def test_a_checkpoint_of_another_log_is_ignored(tmp_path: Path) -> None:
     assert load_checkpoint(RealFiles(), str(tmp_path / "store" / "checkpoint")).durable_offset == -1
 
 
-def test_durable_records_are_not_read_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_skips_durable_records_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1_800_000_000_000]
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: clock[0])
     config = evolve(SMALL, commit_log_file_size=65_536)

@@ -299,8 +299,8 @@ def delivered_after_request(record: Record) -> Iterator[Said]:
                 yield violated(request, f"{request.request} is given {one.queue_offset} before it was sent")
             shows = (answer.source, request.place) == (one.source, one.place) and before(answer, send)
             is_outside = not seen_inside(record, one.place)
-            past = max([answer.offset_max, *answer.offsets]) > one.queue_offset
-            shows = shows and is_outside and 0 <= answer.offset_min <= answer.offset_max and past
+            shows = shows and is_outside and answer.offset_max > one.queue_offset
+            shows = shows and 0 <= answer.offset_min <= answer.offset_max
             if shows and not deleted_between(record, one.place, request, one):
                 yield violated(one, f"{request.request} is told an end past {one.queue_offset} before it was sent")
         for got in popped(record):

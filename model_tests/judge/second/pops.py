@@ -327,5 +327,10 @@ CLAUSES: Final[dict[str, tuple[str, Callable[[Record], Iterator[Said]]]]] = {
     "pop.delivered.again": (PROPERTY, delivered_again),
 }
 TIMELESS: Final = (
-    *("pop.code.known", "pop.found.some", "pop.found.at_most", "pop.found.once", "pop.found.asked", "pop.found.tag"),
+    "pop.code.known",
+    "pop.found.some",
+    "pop.found.at_most",
+    "pop.found.once",
+    "pop.found.asked",
+    "pop.found.tag",
 )

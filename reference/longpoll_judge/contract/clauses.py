@@ -191,12 +191,12 @@ SEND_CLAUSES: Final = (
     _send(
         "send.delivered.after_request",
         "No answer delivers a message before its send was received: not answer.before_ns < the send's "
-        "request.after_ns, in one source. From outside, no answer has an offset_max or a message past it either. Does "
-        "not apply if a deletion or a gap may lie in between, as in send.sequential, or if the answer names another "
-        "queue than its request. Applies only to sends with a unique identifier. In two sources of one named broker "
-        "it is unknown: one may watch another broker of that name. By unique id alone the producer may have sent the "
-        f"message before. That is certain only for a send more than {RETRY_MS} ms after the record began, on a "
-        "connection that was opened in the record.",
+        "request.after_ns, in one source. From outside, no earlier answer has an offset_max past the message, and no "
+        "earlier pop gets a message past it. Does not apply if a deletion or a gap may lie in between, as in "
+        "send.sequential, or if the answer names another queue than its request. Applies only to sends with a unique "
+        "identifier. In two sources of one named broker it is unknown: one may watch another broker of that name. By "
+        "unique id alone the producer may have sent the message before. That is certain only for a send more than "
+        f"{RETRY_MS} ms after the record began, on a connection that was opened in the record.",
         source="cause and effect",
         needs=(
             "request_received(code, request)",

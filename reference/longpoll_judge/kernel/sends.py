@@ -529,19 +529,17 @@ def _delivered(
 
 
 def _foretold(view: View, messages: Messages, told: Gathered, send: Integers) -> Breach:
-    """Returns messages whose offset an answer passed, by its end or a message, before their sends were received."""
+    """Returns messages whose offset was below an answer's offset_max or a popped message before their sends came."""
     mine = np.flatnonzero(send >= 0)
     answered, sent = told.take(mine), messages.sends.take(send[mine])
     asked, answers = reads_of(view, answered)
     # If a source records the visible end, `pull.max.most` compares it with each answer.
     sure = ~are_among(answers.request, messages.again) & ~answers.are_in(view.context.shown)
     asked, answers = asked.take(sure), answers.take(sure)
-    # `_delivered` finds a message that was delivered itself, so here only greater delivered offsets count.
-    given, last = messages.delivered, answers.values["offset_max"]
-    owner = first_of(given.row, answers.row)
-    np.maximum.at(last, owner[owner >= 0], given.values["queue_offset"][owner >= 0])
+    # `_delivered` finds a message that was popped itself, so here only greater popped offsets count.
+    given = messages.delivered
     popped = given.take(rows_where(view.table, "message_popped")[given.row] & ~given.are_in(view.context.shown))
-    last = np.append(popped.values["queue_offset"], last)
+    last = np.append(popped.values["queue_offset"], answers.values["offset_max"])
     asked, answers = (together((popped, each), ()) for each in (asked, answers))
     own, other = with_life(
         (answered.place, generations(sent, answered, view.context)),
@@ -551,7 +549,7 @@ def _foretold(view: View, messages: Messages, told: Gathered, send: Integers) ->
     shown = np.append(last, 0)[before]
     early = once(answered, np.flatnonzero((before >= 0) & (shown > answered.values["queue_offset"])), before)
     every = np.arange(len(answered))
-    why = "an answer had an offset_max or a message past this one before its send came"
+    why = "before its send came, an answer had an offset_max past this message, or a pop got a message past it"
     events = ((answered, every), (sent, every), (answers, before), (asked, before))
     return Breach("send.delivered.after_request", early, events, why)
 

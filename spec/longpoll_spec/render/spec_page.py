@@ -421,9 +421,10 @@ FORMULAS: Final = r"""The formulas are those of the TLA+ module that `longpoll e
 `[][A]_vars` says that each step satisfies A; `hold(r)` in it says that the step is that action.
 `MayTick` is the guard of `tick`, and `ENABLED expire(r)` that of `expire`.
 
-A run that breaks a property of a state ends in that state. A run that breaks one of a step, or one that begins with
-`MayTick`, ends with that step, which counts. `time_can_pass` has no formula here: it says that no reachable state
-disables both `tick` and all urgent actions, and that urgent actions alone cannot continue for ever.
+A run that breaks a property of a state ends in that state. A run that breaks a property of a step, or a property whose
+formula begins with `MayTick`, ends with the step that breaks the property, and its length includes this step.
+`time_can_pass` has no formula here: it says that no reachable state disables both `tick` and all urgent actions, and
+that urgent actions alone cannot continue for ever.
 With a feature the formulas are those of `strict`, where they differ."""
 
 
