@@ -226,6 +226,15 @@ def test_a_restarted_broker_may_lose_recent_messages(
     assert verdict == "invalid" or not clause or "after 2023-11-14T22:13" in first.reasons[0]
 
 
+def test_a_restart_explains_no_offset_beyond_the_end(tmp_path: Path) -> None:
+    """A kill loses offsets, but sets none, so the clause about a queue's end still applies."""
+
+    def beyond_the_end(events: Events) -> Events:
+        return [one | {"offset": 10**6} if one.get("offset") == 100 else one for one in nothing_lost(events)]
+
+    neighbour(tmp_path, "L_kill_commit_none", beyond_the_end, "unknown", "commit.told.within")
+
+
 def one_observer(events: Events) -> Events:
     told = [one | {"source": "s"} for one in events if one["source"] == "s" or "connection" in one]
     return sorted(told, key=lambda one: one["after_ns"])
