@@ -131,6 +131,16 @@ def test_a_finding_shows_the_ids_of_the_history(clause: str, events: str, told: 
     assert [told in why for why in whys] == [True], whys
 
 
+def test_a_source_with_a_specification_may_lower_its_visible_end(tmp_path: Path) -> None:
+    """A specification can truncate a queue, so only the clauses about its steps judge what a hold saw."""
+    one = next(each for each in STORIES if "pull.hold.read" in each.expected)
+    directory = write_story(one, tmp_path)
+    meta = msgspec.json.decode((directory / META_FILE).read_bytes())
+    (directory / META_FILE).write_bytes(msgspec.json.encode(meta | {"policy": "strict", "law": {"requests": 2}}))
+
+    assert clauses_of(judged(directory)) == ["law.step"]
+
+
 def write_parts(directory: Path, meta: Meta, events: list[Event], borders: list[int]) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
