@@ -6,6 +6,7 @@ import gc
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from model_tests.support.real_servers import KINDS, Server, running
 from longpoll.commands.kit import kit
 from longpoll_kit.machine import LongPollMachine
 from longpoll_kit.subjects import subject_for
+from longpoll_kit.subjects.on_nats import CancelledPullError
 
 pytestmark = pytest.mark.peers
 PATIENT: Final = ("--wake-ms", "5000", "--late-ms", "5000")
@@ -57,6 +59,17 @@ def test_a_real_server_is_valid(name: str, mode: str, tmp_path: Path) -> None:
         report = json.loads(done.stdout)
         if report.get("property") not in FINDINGS.get(name, ()):
             assert (report["verdict"], done.exit_code) == ("valid", 0), done.output
+
+
+def test_a_cancelled_nats_pull_claims_no_empty_answer(tmp_path: Path) -> None:
+    """The server may have sent a message that the client dropped, so an empty answer would be a guess."""
+    for server in server_of("nats", tmp_path):
+        with closing(subject_for(server.url)()) as subject:
+            handle = subject.start_poll("cancelled", None, 60_000)
+            subject.cancel(handle)
+
+            with pytest.raises(CancelledPullError):
+                subject.finish_poll(handle)
 
 
 def test_a_server_that_dies_is_unknown_in_a_sentence(server: Server) -> None:

@@ -124,7 +124,8 @@ class LongPollSubject(Protocol):
     def cancel(self, handle: Any) -> None:  # noqa: ARG002 - who derives takes it
         """Cancel a poll. Return when the service can no longer give this poll a message.
 
-        The poll's `finish_poll` then returns the messages that it got before, or none, or raises an exception.
+        The poll's `finish_poll` then returns the messages that it got before, or none if the service gave it none. If
+        the subject cannot know this, `finish_poll` raises any exception.
         """
         raise _not_written("cancel")
 

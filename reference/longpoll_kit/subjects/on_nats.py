@@ -31,9 +31,13 @@ NOTHING: Final = {"404", "408"}
 """Status codes for an empty answer: 404 if the stream has no message, and 408 if the request timed out."""
 
 
+class CancelledPullError(Exception):
+    """A pull request ended without an answer because the kit cancelled the request."""
+
+
 @define(eq=False)
 class Pull:
-    """A pull request. Its answer is a message, a status, or None if the request was cancelled."""
+    """A pull request. Its answer is a message or a status, or `CancelledPullError` if the request was cancelled."""
 
     answer: asyncio.Future[Any]
     inbox: Any = None
@@ -96,8 +100,8 @@ class NatsSubject(LongPollSubject):
     def finish_poll(self, handle: Pull) -> Polled:
         """Wait for the message or a status."""
         answer = self._loop.wait(handle.answer)
-        status = answer.headers.get("Status") if answer is not None and answer.headers and not answer.reply else None
-        if answer is None or status in NOTHING:
+        status = answer.headers.get("Status") if answer.headers and not answer.reply else None
+        if status in NOTHING:
             return Polled()
         if status is not None:
             raise ServiceError(f"a pull request got {status} {answer.headers.get('Description', '')}")
@@ -115,7 +119,10 @@ class NatsSubject(LongPollSubject):
         # The inbox is already unsubscribed if the request was answered.
         with suppress(nats.errors.BadSubscriptionError):
             await pull.inbox.drain()
-        await pull.take(None)
+        # An empty answer would claim that the request took no message. But the server may have sent a message to the
+        # inbox just before the inbox was unsubscribed; then it delivers that message again only after `ack_wait`.
+        if not pull.answer.done():
+            pull.answer.set_exception(CancelledPullError())
 
     def close(self) -> None:
         """Delete the streams, and close the connection."""
