@@ -51,7 +51,7 @@ def written(text: str) -> str:
     ],
 )
 def test_an_account_file_is_written_as_by_java(text: str, words: str) -> None:
-    """Each value is a line, null is a word, and only characters that need it are escaped, as in Java."""
+    """As in Java, null is written as the word `null`, and only characters that need it are escaped."""
     assert (written(text), written(words)) == (words, words)
 
 
@@ -119,7 +119,7 @@ class World:
     held: list[bool] = field(factory=list)
 
     def look(self, content: bytes | None, after_ns: int = LOOK_NS) -> str | None:
-        """Let `after_ns` pass, write or remove the account file; returns whether the broker knows the account."""
+        """Let `after_ns` pass and write or remove the account file; returns "known" or "unknown" for the account."""
         self.now_ns += after_ns
         if content is None:
             self.path.unlink(missing_ok=True)
@@ -342,7 +342,7 @@ def test_an_invalid_account_change_has_no_effect(broker: Broker, accounts: Path)
 
 
 def test_an_account_with_the_shortest_key_is_created(broker: Broker, accounts: Path) -> None:
-    """An access key has at least seven characters; such an account can be created with every right."""
+    """An account whose access key has only seven characters, the minimum, can be created with every right."""
     key = {"accessKey": "seven77", "secretKey": "1234567", "admin": "true"}
     assert put(broker, **key, defaultTopicPerm="PUB", topicPerms="T=PUB,,").code == 0
     assert put(broker, **key, defaultTopicPerm="", groupPerms="G=SUB,").code == 0
@@ -353,7 +353,7 @@ def test_an_account_with_the_shortest_key_is_created(broker: Broker, accounts: P
 
 
 def test_accounts_are_for_administrators(broker: Broker, accounts: Path) -> None:
-    """4.9.7 accepts the signature of any user, so a user could become an administrator there."""
+    """Only an administrator may change accounts. RocketMQ 4.9.7 lets any user do so, and become an administrator."""
     for code in range(50, 55):
         told = ask(broker, code, {"accessKey": "newcomer", "secretKey": "12345678", "globalWhiteAddrs": "*"}, USER)
         assert told.code == 1

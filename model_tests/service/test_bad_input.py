@@ -158,7 +158,7 @@ EDGES: Final = (
     "9223372036854775807", "9223372036854775808", "-9223372036854775808", "9" * 40, "x", "1.5",
 )  # fmt: skip
 TIMES: Final = "j"
-"""The field of a send request that contains its number of retries, which a send-back increases."""
+"""The field of a send request that holds the message's number of retries, which each send-back increases."""
 LEVELS: Final = ("0", "-1", "2147483647", "-2147483648")
 LIVES: Final = 2
 

@@ -168,7 +168,7 @@ def test_a_stopped_broker_ends_its_threads(brokers: Brokers) -> None:
 
 
 def flags_of_answers(client: RawClient, broker: Broker) -> set[int]:
-    """The flags of answers to requests with flag 12: sends, pulls, held pulls, refusals and invalid requests."""
+    """Returns the flags of the answers to sends, pulls, held pulls, refusals and invalid requests with flag 12."""
     topic = {"topic": "T", "queueId": "0"}
     told = [
         (RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x"),
@@ -220,7 +220,8 @@ class Notes:
     fails_before: BaseException | None = None
     fails_after: BaseException | None = None
     told: list[tuple[str, int, int | None]] = field(factory=list)
-    """For each call: "before" or "after", the request's code, and the code of the answer (None before the request)."""
+    """Each call of a hook: "before" or "after", the request's code, and the answer's code (None if there is no answer).
+    """
     peers: set[str] = field(factory=set)
     bodies: list[bytes] = field(factory=list)
 

@@ -307,7 +307,7 @@ def test_a_batch_of_a_closed_connection_is_not_stored(
 
 
 def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
-    """The answer to a batch with ids replaced by offsets, and the stored messages."""
+    """Send a batch; returns its answer, with offsets in place of message ids, and the stored messages."""
     reply = client.call(
         RequestCode.SEND_BATCH_MESSAGE, send_fields("T", 0, "A\x01b\x02TAGS\x01own\x02") | {"m": "true"}, BODY
     )
@@ -383,7 +383,7 @@ def turn(outbox: Outbox, channel: Any) -> None:
 
 
 def noted(name: str, count: int, notes: list[str], *, fails: bool = False) -> Turns:
-    """A batch with a number of turns, each recorded; the last turn gives an answer or raises."""
+    """A batch of `count` turns that are recorded in `notes`; its last turn returns an answer or raises ValueError."""
     for _ in range(count - 1):
         notes.append(name)
         yield
@@ -447,7 +447,7 @@ def sent(client: RawClient, body: bytes, serialisation: Serialisation = Serialis
 
 
 def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) -> int:
-    """Assert that the store has as many messages as the answer has ids; returns their number."""
+    """Assert that the store has as many new messages as the answer has ids; returns the number of new messages."""
     ids = (reply.ext_fields or {}).get("msgId", "")
     count = len(ids.split(",")) if reply.code == ResponseCode.SUCCESS else 0
     assert broker.store.visible_end("T", 0) - before == count

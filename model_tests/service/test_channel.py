@@ -204,7 +204,7 @@ def test_a_stopping_broker_waits_for_unsent_answers() -> None:
 
 
 def test_a_broken_channel_keeps_nothing() -> None:
-    """A peer that does not read is disconnected at its limit, and later commands for it use no memory."""
+    """The broker disconnects a peer that does not read at a limit, and commands for this peer then use no memory."""
     channel, sock, loop = deaf_channel(room=0, output_bytes_max=10)
     tell(channel, (b"0123456789",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (False, True, [])

@@ -58,7 +58,7 @@ def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.usefixtures("few_notices")
 def test_every_member_is_notified_of_the_last_change(seed: int) -> None:
-    """When members join and leave, each member is notified of the last change, and no pass writes too much."""
+    """After members join and leave, each member has been notified of the last change, by few messages per pass."""
     draw, clients, told = random.Random(seed), Clients(), Told()
     outbox: Any = told
     notices = MemberNotifications(clients, RealRuntime().lock())

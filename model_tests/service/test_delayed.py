@@ -75,7 +75,7 @@ def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
     wait_until(lambda: bool(schedule._seen[17].notes) and schedule._seen[17].notes[-1][1] == 2)
     runtime.gone_ms = 2 * HOUR_MS - 60_000
     send_message(client, "T", b"other", properties="DELAY\x011\x02")
-    # The delivery of this message ends a round over all levels.
+    # When this message is delivered, the schedule thread has also checked the other delay levels.
     wait_visible(broker, "T", 1)
     assert client.bodies("T") == [b"other"]
     runtime.gone_ms = 2 * HOUR_MS + NOTED_MS
@@ -150,9 +150,9 @@ def test_an_unwritable_broker_accepts_no_send_back(tmp_path: Path, brokers: Brok
 
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01{group}\x02TAGS\x01t\x02UNIQ_KEY\x01unique\x02"
 QUICK = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=HOUR_MS, transaction_check_count_max=2)
-"""The tests start each round of checks themselves, because a round already in progress would be counted twice."""
+"""The interval of an hour lets the tests start each round of transaction checks themselves."""
 STORE = evolve(SMALL_STORE, flush_interval_ms=20)
-"""Each flush of the store starts a round."""
+"""Each flush of the store, every 20 ms, may start a round of transaction checks."""
 COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
 
 
@@ -498,7 +498,7 @@ def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: 
 
 
 def test_a_timed_message_leaves_room_for_two_properties(timed: Timed) -> None:
-    """The delivery adds two properties, so a message without room for them is refused."""
+    """The delivery of a timed message adds two properties, so a message without room for them is refused."""
     clock, broker, client = timed
     sizes = range(PROPERTIES_SIZE_MAX - 350, PROPERTIES_SIZE_MAX - 100, 5)
     sent = {str(size): send(client, key=str(size), TIMER_DELAY_SEC="1", long="x" * size).code for size in sizes}

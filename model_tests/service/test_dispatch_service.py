@@ -248,7 +248,7 @@ def test_the_end_of_a_pass_makes_messages_visible() -> None:
 
 @pytest.mark.parametrize("makes_durable", [False, True])
 def test_waiting_messages_become_visible_periodically(makes_durable: bool) -> None:
-    """Answers are sent at once; if no pull is held, nothing happens."""
+    """`show_waiting` makes messages visible and answers woken pulls at once; a second call does nothing."""
     world = World(1, makes_durable=makes_durable)
     world.durable = 0 if makes_durable else None
     world.service.show_waiting()
@@ -440,7 +440,7 @@ FAULTS = (OSError("no room on the disk"), ValueError("a number that does not fit
 
 @define
 class Rounds:
-    """A runtime with a hold table and a store, whose thread is run by the test and ends after two rounds."""
+    """A runtime with a hold table and a store. The test itself runs its thread, which ends after two rounds."""
 
     error: Exception | None = None
     notes: list[str] = field(factory=list)

@@ -34,7 +34,10 @@ def any_pull() -> Pull:
 
 
 def herd_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
-    """Returns pulls of a herd, the list of pulls that ran alone, and an executor that runs two at once or fails."""
+    """Returns `count` pulls of a herd, the list of pulls that ran alone, and an executor.
+
+    The executor runs two pulls together, and raises ValueError if one of them has an offset.
+    """
     singly: list[Pull] = []
 
     def run(each: Pull, _cause: str, _outbox: Outbox) -> None:
@@ -194,7 +197,7 @@ def test_a_pull_is_answered_at_once_if_the_pool_is_full(brokers: Brokers, stuck:
 def test_a_woken_pull_that_finds_the_pool_full(
     policy: Policy, code: int | None, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocketMQ drops a woken pull if the pool is full; ours answers that the client should retry."""
+    """If the pool is full, RocketMQ drops a woken pull, and our broker answers that the client should retry."""
     broker = brokers.start(policy=policy)
     puller, sender = brokers.connect(broker), brokers.connect(broker)
     send_message(sender, "T")

@@ -101,7 +101,7 @@ def bodies(client: RawClient, topic: str, offset: int = 0) -> list[bytes]:
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_a_pull_of_a_light_queue_is_woken(policy: Policy, brokers: Brokers) -> None:
-    """A record that is in several queues, with an offset in each, wakes a pull of a light queue."""
+    """A record that is listed in several queues, with its own offset in each queue, wakes a pull of a light queue."""
     broker = brokers.start(policy=policy, store_config=LIGHT)
     puller, sender = brokers.connect(broker), brokers.connect(broker)
     fields = pull_fields("%LMQ%b", 0, timeout_ms=LONG_MS, group="%LMQ%g")
@@ -174,7 +174,7 @@ def test_valid_names_of_light_queues_are_accepted(names: str, code: int, brokers
 
 
 def test_messages_visible_before_a_failure_are_announced(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first queue's message is announced, although the disk has no room for the second queue."""
+    """The first queue's message is announced although the disk has no space for the second queue."""
     broker = brokers.start(store_config=LIGHT)
     puller, sender = brokers.connect(broker), brokers.connect(broker)
     opaque = puller.hold("%LMQ%a")
@@ -229,7 +229,7 @@ CLAIMS = [
     f"{OFFSETS}3\x02INNER_MULTI_DISPATCH\x01%LMQ%a\x02TRAN_MSG\x01true\x02",
     f"{OFFSETS}5\x02INNER_MULTI_DISPATCH\x01T\x02DELAY\x0118\x02",
 ]
-"""Offsets in additional queues that a producer forges; the log has space for as many earlier messages."""
+"""Properties with forged offsets in additional queues, which a producer must not be able to set."""
 
 
 def places_after_a_crash(store_config: StoreConfig, brokers: Brokers, directory: Path) -> set[tuple[str, int, int]]:

@@ -16,7 +16,7 @@ from longpoll_runtime.host_pauses import STALL_MS, WAIT_MS, HostPauseWatch
 
 
 def test_a_host_pause_explains_only_the_delay_it_covers() -> None:
-    """Only long host pauses count, and each excuses only the part of a delay that it covers."""
+    """Only long host pauses count, and each pause is subtracted only from the part of a delay that it covers."""
     watch = HostPauseWatch()
     second_ns = 10**9
     watch.note_sleep(second_ns, 2 * second_ns)

@@ -162,7 +162,7 @@ def test_a_rejected_pull_is_answered_busy(policy: Policy) -> None:
 
 
 def test_a_deadline_added_during_the_search_wakes_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new deadline is in a shard whose deadlines the clock has just read."""
+    """The new deadline belongs to a shard whose deadlines the deadline thread has just read."""
     bench = Bench(STRICT)
     woken = bench.wakes_of_clock()
     bench.hold(deadline_ms=300)
@@ -218,7 +218,7 @@ def test_a_hold_limit_is_kept_and_room_is_released(limit: str) -> None:
 
 
 def test_a_recheck_runs_a_pull_whose_filter_matches_nothing() -> None:
-    """The recheck also runs if the pull's filter matches no new message, because the answer moves the offset."""
+    """The recheck runs a pull even if its filter matches no new message, because the answer moves the offset."""
     bench = Bench(STRICT)
     bench.make_visible("other")
     pull = bench.hold(tags="mine")
@@ -230,7 +230,7 @@ def test_a_recheck_runs_a_pull_whose_filter_matches_nothing() -> None:
     [("mine", True, True, 0), ("other", True, False, 1), ("mine", False, False, 0)],
 )
 def test_the_recheck_after_a_put_back(tag: str, rechecks: bool, is_woken: bool, unmatched_end: int) -> None:
-    """A message becomes visible while a scan has removed the pull from the table."""
+    """A message becomes visible while a scan has taken the pull out of the table."""
     bench = Bench(attrs.evolve(STRICT_CLONE, recheck_after_keep=rechecks))
     pull = bench.hold(tags="mine")
     bench.on("scan_end", lambda: bench.arrive(tag))
@@ -264,7 +264,7 @@ def test_the_policy_decides_whether_tags_select_pulls(matters: bool, woken: int)
 
 @pytest.mark.parametrize(("policy", "scanned"), [(STRICT, True), (ROCKETMQ_4_9, False)], ids=["strict", "4.9"])
 def test_a_store_error_of_one_queue_during_a_scan(policy: Policy, scanned: bool) -> None:
-    """Finding (l): on 4.9 an error of the store ends the round."""
+    """Finding (l): on 4.9 a store error in one queue ends the scan's whole round."""
     bench = Bench(policy)
     for queue_id in range(20):
         bench.hold(queue_id=queue_id, deadline_ms=1)
@@ -376,7 +376,7 @@ def turns_of(bench: Bench, begin: Callable[[], object]) -> list[int]:
 def test_an_arrival_compares_many_held_pulls_in_turns(
     filters: list[str], counts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The size of a turn is limited, and each pull gets the same answer as without turns."""
+    """A turn compares a limited number of pulls, and each pull gets the same answer as without turns."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 4)
     monkeypatch.setattr(notifier, "SQL_PART", 4)
     bench = Bench(STRICT)
@@ -409,7 +409,7 @@ def test_pulls_may_come_and_go_between_turns(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("has_loop", [True, False])
 def test_work_for_later_turns_is_bounded(has_loop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit, or without a loop, an arrival compares all pulls at once."""
+    """If too many pulls wait for later turns, or if no I/O loop runs, an arrival compares all pulls at once."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 1)
     monkeypatch.setattr(hold_service, "LATER_MAX", 2)
     bench = Bench(STRICT)
@@ -446,7 +446,7 @@ def test_a_new_subscription_is_used_in_turns(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_earlier_deadline_wakes_the_clock() -> None:
-    """Another thread adds the deadline while the clock sleeps until a later one."""
+    """Another thread adds an earlier deadline while the deadline thread sleeps until a later one."""
     bench = Bench(STRICT)
     woken: list[int] = []
     clock_outbox = Outbox()

@@ -100,7 +100,7 @@ def test_the_cause_of_a_notifications_answer_is_recorded(scene: Scene, fields: d
 @pytest.mark.parametrize("retry", [0, 1, 2])
 @pytest.mark.parametrize("code", [ACK, CHANGE])
 def test_a_request_about_a_popped_message_has_its_place(scene: Scene, code: int, retry: int) -> None:
-    """The event contains the pop's topic, whichever version of the retry topic's name the request uses."""
+    """The event names the pop's topic, whether the request uses the old or the new name of the retry topic."""
     scene.asks(*about(code, retry, invisibleTime="70")[:1], 1, about(code, retry, invisibleTime="70")[1])
     scene.answers(0, 1, {"popTime": "7", "invisibleTime": "70", "reviveQid": "0"} if code == CHANGE else {})
     asked, answered = scene.events()

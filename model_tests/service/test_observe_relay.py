@@ -131,7 +131,7 @@ def test_a_slow_reader_stops_the_fast_side_and_loses_nothing(upstream: Upstream)
             start = received % len(content)
             assert (content + content)[start : start + len(chunk)] == chunk
             received += len(chunk)
-        # The proxy continues after the pause.
+        # The proxy continues to read after its pause.
         behind.setblocking(True)
         behind.sendall(b"end")
         assert read_exactly(client, 3) == b"end"

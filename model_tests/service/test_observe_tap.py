@@ -61,7 +61,7 @@ class Scene:
         self.says(b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, ext_fields=fields, **more))))
 
     def unix_ms(self) -> int:
-        """The Unix time of the next chunk, in ms."""
+        """The Unix time in ms at which the next chunk of bytes arrives."""
         return self._recorder.unix_ms(self._now_ns + 10)
 
     def forwards(self, content: bytes) -> None:
@@ -146,7 +146,7 @@ def test_each_message_of_a_batch_is_recorded(scene: Scene) -> None:
 
 
 def record(offset: int, body: bytes, properties: str, wide: bool = False) -> bytes:
-    """A message as in a pull's answer, stored between hosts with IPv4 or IPv6 addresses."""
+    """A message as a pull's answer encodes it; `wide` chooses IPv6 addresses of its hosts instead of IPv4."""
     text = properties.encode()
     hosts = (bytes(20), bytes(20)) if wide else (bytes(8), bytes(8))
     parts = hosts[0], bytes(8), hosts[1], bytes(12), struct.pack(">i", len(body)), body, b"\x01T"
@@ -162,7 +162,7 @@ FOUND = {"suggestWhichBrokerId": "0", "nextBeginOffset": "9", "minOffset": "0", 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_message_has_the_same_id_at_its_delivery(scene: Scene, wide: bool) -> None:
-    """Send, acknowledgement and delivery of a message have the same id."""
+    """The events of a message's send, acknowledgement and delivery contain the same id."""
     scene.asks(SEND, 1, send_fields("T", 0, "UNIQ_KEY\x01k7\x02TAGS\x01red\x02"), body=b"seven")
     scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "7"})
     body = record(7, b"seven", "TAGS\x01red\x02UNIQ_KEY\x01k7\x02", wide) + record(8, b"", "TAGS\x01blue\x02", wide)
@@ -460,7 +460,7 @@ def test_only_addresses_of_route_answers_change(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     told = b"".join(tap.rewrite(piece) for piece in pieces if piece)
-    # The last response answers no open request, so the proxy leaves it unchanged too.
+    # The last response has no open request, so the proxy leaves its addresses unchanged.
     assert told.startswith(before)
     assert told.endswith(after + answer(1, FASTJSON))
     changed = command_of(told[len(before) : -len(after + answer(1, FASTJSON))])
@@ -562,7 +562,7 @@ json_values = st.recursive(
 
 
 def replaced(value: Any, *, here: bool = False) -> Any:
-    """A simple reference implementation: returns the object with each address in its texts replaced."""
+    """A simple reference implementation: returns the JSON value with each address in its strings replaced."""
     if isinstance(value, list):
         return [replaced(item) for item in value]
     if isinstance(value, dict):

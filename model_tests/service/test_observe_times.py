@@ -149,9 +149,9 @@ changes = st.lists(
 def sent_too_early(script: list[Change], make: Callable[[], ArrivalTimes]) -> list[tuple[int, int]]:
     """Simulate a sender that is limited by the TCP window and Nagle's algorithm.
 
-    Return (bound, true time) of each violation.
+    Returns (bound, true time) of each violation.
 
-    Each change is a pause, a write or none, and a read. An acknowledgement lets bytes arrive within `SETTLE`.
+    Each change is a pause, a write (perhaps empty) and a read. An acknowledgement lets bytes arrive within `SETTLE`.
     """
     one, now_ns, broken = make(), 200, []
     sent: list[int] = []
@@ -347,7 +347,7 @@ class TruthfulBroker:
         return b"".join(encode(Command(code, number, CommandFlag.RESPONSE, ext_fields=fields, body=body)))
 
     def ask(self, door: tuple[str, int], first: int) -> None:
-        """Send bursts of pulls on a connection, with pauses and slow reads; numbers are queue offsets."""
+        """Send bursts of pulls, numbered by queue offset, on a connection, with pauses and slow reads."""
         chance, number, last = random.Random(first), first, first + self.load.events // CONNECTIONS
         reader = Connection()
         with closing(socket.create_connection(door, 60)) as asking:
@@ -372,7 +372,7 @@ class TruthfulBroker:
                 sender.join()
 
     def outside(self, history: Path) -> tuple[int, list[str]]:
-        """The number of answers in a history, and the events whose interval misses the time of their system call.
+        """Returns the number of answers, and the events whose interval misses the time of their system call.
 
         An answer counts as sent with its first byte, and cannot be read before its last byte was sent.
         """

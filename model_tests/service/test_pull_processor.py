@@ -110,7 +110,7 @@ def channel() -> Any:
 def received(
     processor: PullProcessor, *, flag: int = 0, kind: Serialisation = Serialisation.JSON, **fields: Any
 ) -> str | None:
-    """The reply to a pull of T for `*`; None if it is held."""
+    """Returns the reply to a pull of topic T for all tags, or None if the pull is held."""
     asked = pull_fields("T", 5) | {name: str(value) for name, value in fields.items()}
     command = Command(PULL, 11, flag, asked, serialisation=kind)
     parts = processor.receive(channel(), command, Outbox())
@@ -163,7 +163,7 @@ def test_which_misses_are_held(traits: Traits, flag: int, sys_flag: int, is_held
     [(True, "wake", True), (True, "ignore", False), (False, "wake", False), (False, "ignore", False)],
 )
 def test_a_topic_deleted_during_the_hold(is_deleted: bool, on_truncate: Any, is_told: bool) -> None:
-    """The deletion may have searched the table before the pull was inserted."""
+    """The deletion may have searched the hold table before the pull was inserted."""
     world = World(MISS)
     world.deletes_topic = is_deleted
     processor = world.processor(attrs.evolve(STRICT, on_truncate=on_truncate))
@@ -350,7 +350,7 @@ def test_slaves_and_their_masters() -> None:
 
 
 def counted(runner: PullRunner) -> list[int]:
-    """Messages, bytes and milliseconds that the statistics count for group G in queue 0 of topic T."""
+    """Returns the messages, bytes and milliseconds that the statistics count for group G in queue 0 of topic T."""
     items = runner.statistics._items
     places = [(GROUP_GET_NUMS, "T@G"), (GROUP_GET_SIZE, "T@G"), (GROUP_GET_LATENCY, "0@T@G")]
     return [items[place].value for place in places if place in items]

@@ -57,8 +57,8 @@ def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: 
 def answers_of_herd(broker: Broker, brokers: Brokers) -> list[tuple[int, list[bytes]]]:
     """Codes and bodies of held pulls that one batch wakes, and of a pull in another queue that the next batch wakes.
 
-    Two of three pulls are identical. Each pull between them differs in one property: the count, a filter, a group that
-    may no longer consume, or the queue.
+    Two of three pulls are identical. Each pull between two identical ones differs in one property: the count, a filter,
+    a group that may no longer consume, or the queue.
     """
     sender, puller = brokers.connect(broker), brokers.connect(broker)
     for queue_id in range(2):
@@ -121,7 +121,7 @@ def told_in_herd(broker: Broker, brokers: Brokers, body: bytes) -> list[dict[int
 
 
 class Counting(RealRuntime):
-    """Counts steps by action, and calls a function just before the run with the number `run_number`."""
+    """Counts the steps of each action, and calls a function just before run number `run_number`."""
 
     def __init__(self, run_number: int = 0, act: Callable[[], object] = lambda: None) -> None:
         super().__init__()

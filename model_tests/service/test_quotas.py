@@ -107,7 +107,7 @@ def tell(peer: Peer, request: Request) -> bytes:
 
 
 def size_of(name: str) -> int:
-    """The number of entries for which a test leaves room."""
+    """The number of entries of a table that the test lets clients create."""
     return SMALL_SIZE if name in {"topics", "queues", "light queues"} else SIZE
 
 
@@ -271,7 +271,7 @@ def test_deletions_release_quota(broker: Broker) -> None:
 
 
 def test_send_backs_have_a_quota(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request of 36 bytes may store a large message again, so send-backs have a quota."""
+    """A send-back of 36 bytes may store a large message again, so send-backs have a quota."""
     back = {"offset": str(broker.store.log_end), "group": "G", "delayLevel": "0"}
     asked = (RequestCode.CONSUMER_SEND_MSG_BACK, back, b"")
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))

@@ -228,7 +228,7 @@ def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def whole_of(directory: Path, put: int) -> list[Event]:
-    """The recorded events; asserts consecutive numbers, a start and an end, and that no event is unaccounted for."""
+    """Returns the recorded events; checks their numbers, the start and the end, and that lost events are reported."""
     events = events_of(directory)
     assert [event.sequence for event in events] == list(range(len(events)))
     assert (events[0].event, events[-1].event) == ("source_started", "source_stopped")

@@ -91,13 +91,13 @@ WHOLE = ("SELF_TEST_TOPIC", "A")
         ([(WHOLE, 1)], 1, "false"),
         ([(("other", "A"), 1)], 1, "false"),
         ([(WHOLE, 1)], 2, "true"),
-        # The name server has lost the table in a restart, and the broker sends only a change of the table.
+        # The name server has lost the table in a restart, and the broker sends only the table's changes.
         ([(("D",), 7)], 7, "true"),
         ([(("D",), 7), (("E",), 8)], 8, "true"),
         ([(("D", "E"), 7)], 7, "true"),
         ([(("D",), 7), (WHOLE, 7)], 7, "false"),
         ([(WHOLE, 7), (("D",), 8)], 8, "false"),
-        # The change with the version between the two was not sent.
+        # The broker did not send the change with version 8.
         ([(WHOLE, 7), (("E",), 9)], 9, "true"),
         ([(WHOLE, 7), (("E",), 9), (WHOLE, 9)], 9, "false"),
     ],
@@ -130,7 +130,7 @@ def test_a_registered_slave_gets_its_masters_address(brokers: Brokers) -> None:
 
 
 def test_a_slave_gets_the_registered_master() -> None:
-    """The name server's own broker is a slave with the same name, and so not the master."""
+    """The name server's own broker is a slave of the same name, so the name server must not return it as the master."""
     own = OwnBroker(BrokerConfig(broker_name="other", role="SLAVE", broker_id=1), Topics(), "10.0.0.7:10911")
     known: Any = NameServer(own, now_ms=lambda: 0)
 
@@ -367,7 +367,7 @@ CHANGES: dict[str, tuple[int, dict[str, str], bytes]] = {
 def test_name_servers_know_a_topic_before_the_answer(
     brokers: Brokers, tmp_path: Path, *, flush_disk_sync: bool
 ) -> None:
-    """One of three name servers is down, and only the request for the topic waits."""
+    """One of three name servers is down, and only the request that creates the topic waits for it."""
     servers = [brokers.start(directory=str(tmp_path / name)) for name in ("first", "second")]
     names = ";".join([*(at(server.name_server_address) for server in servers), "127.0.0.1:1"])
     config = BrokerConfig(broker_name="other", name_servers=names)
@@ -390,7 +390,7 @@ def test_an_unresponsive_name_server_delays_only_its_request(brokers: Brokers) -
         opaque = client.send(RequestCode.SEND_MESSAGE_V2, send_fields("made"), b"x")
         connection, _address = name_server.accept()
         send_message(other, "TBW102")
-        # An answer that did not wait would come before the answer to the next request.
+        # If the answer did not wait, it would come before the answer to the next request.
         assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "made", "queueId": "0"}).code == 0
         assert client.reply(opaque, 0.0) is None
         connection.close()

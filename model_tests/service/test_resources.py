@@ -118,7 +118,7 @@ def back(place: str, group: str) -> dict[str, str]:
 
 
 SECRET_PLACE, OPEN_PLACE = "place of secret", "place of open"
-"""Placeholders for the log offset of a message of each topic."""
+"""Placeholders for the log offsets of two messages, one in topic `secret` and one in topic `open`."""
 SEND, BATCH, BACK = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK
 VIEW, BEAT = RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.HEART_BEAT
 TRACE, PLAIN, LISTED = "RMQ_SYS_TRACE_TOPIC", encode_batch([BatchMessage(b"x", "")]), BatchMessage(b"x", FURTHER)
@@ -180,7 +180,7 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
 
 
 def test_a_request_needs_a_right_to_its_resource(broker: Broker, brokers: Brokers) -> None:
-    """The refused resource is named in the request's header or body, or in the record that it refers to."""
+    """The refusal names the resource that the request's header, its body or the record it refers to contains."""
     client = brokers.connect(broker)
     places = {SECRET_PLACE: place_of(client, "secret")[0], OPEN_PLACE: place_of(client, "open")[0]}
     for code, fields, body, resource in ATTEMPTS:
@@ -240,7 +240,7 @@ def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Br
 
 
 def colliding(text: str, prefix: str) -> str:
-    """A suffix of seven characters that gives one text the Java hash of another."""
+    """Returns seven characters that give `prefix` plus these characters the Java hash of `text`."""
     target, begun = java_hash(text), java_hash(prefix)
     base = sum(ord("0") * 31**place for place in range(7))
     left = (target - begun * 31**7 - base) % 2**32
@@ -248,7 +248,7 @@ def colliding(text: str, prefix: str) -> str:
 
 
 def test_a_key_with_equal_hash_shows_no_other_topic(broker: Broker, brokers: Brokers) -> None:
-    """A message whose key has the same hash does not count towards the limit."""
+    """A message of the denied topic whose key has the same hash does not count towards the query's limit."""
     client = brokers.connect(broker)
     key = colliding("secret#hidden", "open#")
     assert java_hash(f"open#{key}") == java_hash("secret#hidden")
@@ -357,7 +357,7 @@ def test_damaged_properties_do_not_show_the_next_message(broker: Broker, brokers
     assert call(client, SEND, send_fields("open"), forged).code == 0
     for _ in range(9):
         assert call(client, SEND, send_fields("secret"), BODY, "administrator").code == 0
-    # Without accounts the body is read as a record.
+    # A direct read from the store takes the forged body for a record.
     shown = present(broker.store.record_at(place))
     assert BODY in bytes(shown)
     answer = call(client, VIEW, {"offset": str(place)})
@@ -386,7 +386,7 @@ CODES: Final = re.compile(r"\b(\d+) [A-Z][A-Z_0-9]+")
 
 
 def named_fields() -> Iterator[tuple[int, str, str]]:
-    """(code, header field, wire name) of each request field that names a topic or group.
+    """Yields (code, header field, wire name) for each request field that names a topic or group.
 
     The producer group of a send, a leave or an end of a transaction is left out, because it gives no access.
     """

@@ -249,7 +249,8 @@ class Interrupting:
             last, now = self._last.get(frame, 0), frame.f_lasti
             self._last[frame] = now
             is_place = dis.opname[frame.f_code.co_code[last]] in SEES_SIGNALS
-            # An exception raised here is handled like one of the previous instruction, if both are in the same blocks.
+            # An exception raised at this instruction is handled like one at the previous instruction if both are in the
+            # same blocks.
             if is_place and blocks_at(frame, last) == blocks_at(frame, now):
                 self._left -= 1
                 if self._left == 0:
@@ -275,10 +276,7 @@ def interrupted_at(place: int, work: Callable[[], object]) -> bool:
 
 
 class Between:
-    """Runs a function between two instructions of the queue, as another thread could.
-
-    It runs nothing while the lock is held.
-    """
+    """Runs a function between two instructions of the queue, as another thread could, unless the lock is held."""
 
     def __init__(self, queue: RealQueue[int], place: int, work: Callable[[], object]) -> None:
         self._queue = queue
@@ -340,7 +338,7 @@ class Gated:
         self.locked, self.release = self._bell.locked, self._bell.release
 
     def acquire(self, *, timeout: float) -> bool:
-        """Wait, and count the other waiters. The owner is woken at once by the first of two items."""
+        """Wait, and count the waiters other than the owner, which the first of two offered items wakes."""
         if threading.current_thread() is not self._owner:
             self.waiting += 1
             self.gate.wait(PATIENCE_S)

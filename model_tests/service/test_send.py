@@ -56,7 +56,7 @@ PROPERTIES = [
 
 @st.composite
 def sends(draw: st.DrawFn) -> bytes:
-    """Requests as bytes: most are plain sends, and the rest has one send of each other kind."""
+    """Returns one send as bytes: usually a plain one, sometimes with unusual fields, flags, code or body."""
     fields = send_fields(draw(st.sampled_from("TTTTU")), draw(st.integers(0, 3)), draw(st.sampled_from(PROPERTIES)))
     odd = draw(st.sampled_from([{}] * 12 + [
         {"b": "%RETRY%none"}, {"b": "SCHEDULE_TOPIC_XXXX"}, {"b": "bad/name"}, {"b": "TBW102"}, {"c": "none", "b": "V"},

@@ -82,7 +82,7 @@ def loaded(directory: Path) -> ConfigFiles:
 
 
 def found(files: ConfigFiles) -> list[int]:
-    """Returns one value from each table, or 0 if the table lacks its entry."""
+    """Returns one value from each table. The value is 0 if the table lacks its entry."""
     topic, group = files.topics.get("T"), files.groups.by_name.get("G")
     return [
         0 if topic is None else topic.read_queue_nums,
@@ -240,7 +240,10 @@ GROUP_BODY = json.dumps({"groupName": "Made", "consumeEnable": False}).encode()
 
 
 def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str], list[str]]]:
-    """Change topics and groups; returns the tables of a copy of the directory taken after each change's answer."""
+    """Change topics and groups; returns which topics and groups named Made the tables contain after each answer.
+
+    The tables are read from a copy of the directory, as after a kill.
+    """
     found = []
     for code, fields, body in (
         (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC, b""),
@@ -334,7 +337,7 @@ def table(store: Path, name: str) -> dict[str, Any]:
 def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Offsets of groups, delay levels, transaction checks and the timer are set back to the end of their queue."""
+    """Offsets of groups, delay levels, transaction checks and the timer are set back to their queue's end."""
     runtime = ShiftedRuntime()
     store = tmp_path / "again"
     broker, client = brokers.served(runtime=runtime, directory=str(store))
@@ -431,7 +434,7 @@ class World:
         self.timers.put(end, end, 7, 0)
 
     def ends(self) -> dict[str, tuple[int, int]]:
-        """Maps each table to its offset and the end of the queue of this offset."""
+        """Maps each topic to the offset that its table has stored and the end of the topic's queue."""
         positions = {
             "T": self.offsets.query("T", "G", 0) or 0,
             HALF_TOPIC: self.offsets.query(HALF_TOPIC, GROUP, 0) or 0,
@@ -442,9 +445,9 @@ class World:
 
 
 def cut_at(number: int, seed: int) -> dict[str, tuple[int, int]] | None:
-    """Files that a power cut leaves before the given disk call of a round; None beyond the last call.
+    """Cut the power before the given disk call of a round; returns the restarted world's `ends`.
 
-    Messages arrive and tables change during the sync of the log.
+    Messages arrive and tables change during the sync of the log. If the round has fewer calls, the result is None.
     """
     calls = 0
 

@@ -124,7 +124,7 @@ def test_a_long_request_is_served_in_turns(
             code=code, opaque=1, ext_fields={} if is_body else asked, body=json.encode(asked) if is_body else b""
         )
         request = b"".join(map(bytes, encode(command)))
-        # The change is made first, and the members are notified once.
+        # The first request makes the change and notifies the members, so the next requests only return the answer.
         peer.tell(request)
         broker.handler.end_pass(Outbox())
         at_once = peer.tell(request)
@@ -246,7 +246,7 @@ class Passes:
         patch.setattr(broker.runtime, "monotonic_ns", lambda: self.now_ns)
 
     def after_a_halt(self, work: Callable[[], list[tuple[RawClient, int]]]) -> list[list[int]]:
-        """Send requests while the I/O loop is halted; returns the work of each pass until all requests are answered."""
+        """Send requests while the I/O loop is halted; returns the work of each pass until all are answered."""
         self.halts.set()
         self.broker.loops[0].wake()
         assert self.halted.wait(PATIENCE_S)
