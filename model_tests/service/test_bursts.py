@@ -248,7 +248,7 @@ def asked(client: RawClient, times: int = 1) -> int:
     return client.send(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, BODY * times)
 
 
-def test_a_turn_has_so_many_messages_or_so_many_bytes_of_properties(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_messages_and_property_bytes_of_a_turn_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send_processor, "TURN_COUNT", 3)
     monkeypatch.setattr(send_processor, "TURN_SIZE", 10)
     messages: Any = [(SimpleNamespace(properties=bytes(size)), "") for size in (0, 0, 0, 4, 6, 20, 1)]

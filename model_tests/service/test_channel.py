@@ -315,7 +315,7 @@ def test_a_closed_channel_is_not_closed_again(state: str) -> None:
     assert channel.reached is (ConnectionLimit.FRAME_TIME if state == "broken" else None)
 
 
-def test_short_answers_wait_for_the_end() -> None:
+def test_short_answers_wait_for_the_end_of_the_pass() -> None:
     sink: Any = Sink()
     outbox = Outbox()
     outbox.write(sink, (b"",), CHANNEL_COUNT - 1)
@@ -539,7 +539,7 @@ def test_addresses_without_connections_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_total_is_the_sum_and_the_largest_goes(seed: int) -> None:
+def test_a_peer_with_the_most_bytes_is_removed_above_the_total_limit(seed: int) -> None:
     draw, amount, expected = random.Random(seed), BytesByPeer[int](100, threading.Lock()), dict[int, int]()
     for _ in range(300):
         peer, size = draw.randrange(6), draw.choice((0, 1, 30, 99, 150))

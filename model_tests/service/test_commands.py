@@ -150,14 +150,14 @@ def test_a_broker_conf_sets_the_stores_directory(serve: StartCommand, brokers: B
 
 
 @pytest.mark.parametrize("levels", ["", "1s 5", "1s 4000d", "1s,5s"])
-def test_delay_levels_that_cannot_be_are_refused_with_their_line(levels: str, tmp_path: Path) -> None:
+def test_invalid_delay_levels_are_refused_with_their_line(levels: str, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=b\nmessageDelayLevel={levels}\n")
     with pytest.raises(ConfigError, match=r"line 2: messageDelayLevel cannot be .*; .*write"):
         read_broker_conf(conf)
 
 
-def test_a_store_is_not_looked_for_in_two_places(tmp_path: Path) -> None:
+def test_a_configured_store_directory_must_not_conflict(tmp_path: Path) -> None:
     (tmp_path / "root" / "commitlog").mkdir(parents=True)
     place = BrokerPlace(directory=tmp_path / "root", commitlog=tmp_path / "log")
     with pytest.raises(ConfigError, match="exists and is not"):
@@ -211,7 +211,7 @@ def test_messages_from_standard_input_are_consumed_in_two_runs(name_server: str)
     assert first[0]["body"] == "/wA="
 
 
-def test_tags_choose(name_server: str) -> None:
+def test_consume_filters_by_tags(name_server: str) -> None:
     for tag in ("red", "green", "blue"):
         run(name_server, "send", "T", tag, "--tag", tag, "--queue", "0")
     found = run(name_server, "consume", "T", "--group", "G", "--tag", "red || blue", "--from", "first", "--count", "2")
@@ -277,7 +277,7 @@ def test_a_signal_ends_consume_after_a_commit(name_server: str, number: int) -> 
     assert lines(run(name_server, "consume", "T", "--group", "G", "--wait", "0.3", "--json")) == []
 
 
-def test_where_to_begin_is_read() -> None:
+def test_the_start_option_of_consume_is_parsed() -> None:
     assert (read_start(None), read_start("first")) == ("stored", "first")
     assert read_start("1700000000000") == datetime.fromtimestamp(1.7e9, UTC)
     assert read_start("2023-11-14T22:13:20Z") == datetime.fromtimestamp(1.7e9, UTC)

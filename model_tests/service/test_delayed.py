@@ -84,7 +84,7 @@ def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
     assert bodies == {b"before", b"after", b"other"}
 
 
-def test_levels_of_ones_own_are_waited_for(brokers: Brokers, tmp_path: Path) -> None:
+def test_configured_delay_levels_are_used(brokers: Brokers, tmp_path: Path) -> None:
     runtime, directory = ShiftedRuntime(), tmp_path / "own"
     own = attrs.evolve(SMALL_STORE, delay_levels="2h 3d")
     broker, client = brokers.served(runtime=runtime, directory=str(directory), store_config=own)
@@ -121,7 +121,7 @@ def test_levels_of_ones_own_are_waited_for(brokers: Brokers, tmp_path: Path) -> 
     assert verify(RealFiles(), str(copy)).problems == []
 
 
-def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> None:
+def test_a_store_is_not_opened_with_invalid_delay_levels(tmp_path: Path) -> None:
     with pytest.raises(StoreUserError, match="messageDelayLevel cannot be '1x': level 1"):
         MessageStore.open(RealRuntime(), str(tmp_path / "s"), attrs.evolve(SMALL_STORE, delay_levels="1x"))
 
@@ -579,7 +579,7 @@ def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.
     assert (shown, service.delivered) == ([3, 7], list(range(10)))
 
 
-def test_too_many_that_wait_are_refused(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_timed_messages_are_refused(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer_offsets, "PENDING_COUNT_MAX", 1)
     clock, broker, client = timed
     assert send(client, TIMER_DELAY_SEC="5").code == 0

@@ -107,9 +107,7 @@ def test_no_old_message_is_delivered_from_a_recreated_topic(broker: Broker, brok
     assert woken_by(b"new", broker, brokers) == [b"new"]
 
 
-def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pull_during_a_deletion_caches_no_old_message(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pull that runs during the deletion may cache its answer after the deletion has cleared the cache."""
     run_now = PullRunner.run_now
 

@@ -400,12 +400,12 @@ def found(directory: Path, seed: int) -> list[str]:
     return [*wrong, *world.said[-5:]] if wrong else []
 
 
-def test_after_any_sequence_everyone_else_is_served(tmp_path: Path) -> None:
+def test_other_clients_are_served_after_random_requests(tmp_path: Path) -> None:
     """Two policies run here; `make nightly` tries hundreds of seeds."""
     assert found(tmp_path, 2) == []
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_after_many_sequences_everyone_else_is_served(tmp_path: Path) -> None:
+def test_other_clients_are_served_after_many_random_requests(tmp_path: Path) -> None:
     assert {seed: wrong for seed in range(1_000, 1_300) if (wrong := found(tmp_path, seed))} == {}

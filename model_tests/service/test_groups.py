@@ -135,7 +135,7 @@ def test_the_proxy_records_the_offset_in_the_light_queue(brokers: Brokers, tmp_p
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
-def test_light_queues_are_there_again(crashed: bool, brokers: Brokers, tmp_path: Path) -> None:
+def test_light_queues_survive_a_restart(crashed: bool, brokers: Brokers, tmp_path: Path) -> None:
     """Light queues still exist after a clean stop, and are rebuilt from the log after a crash."""
     broker = brokers.start(store_config=LIGHT)
     for number in range(3):

@@ -301,7 +301,7 @@ def test_empty_buckets_are_kept_or_removed(policy: Policy, left: int) -> None:
 
 
 @pytest.mark.parametrize(("limit", "held"), [("none", 4), ("at_read", 2), ("in_lock", 2)])
-def test_when_the_limit_is_looked_at(limit: HoldLimit, held: int) -> None:
+def test_when_the_hold_limit_is_checked(limit: HoldLimit, held: int) -> None:
     bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=2)
     for _ in range(4):
         bench.hold()

@@ -246,7 +246,7 @@ def values(broker: Broker) -> Values:
     return told(generate_latest(registry).decode())
 
 
-def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthenticated_clients_cannot_add_metric_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unknown codes share one series, and the number of (group, topic) pairs is limited."""
     monkeypatch.setattr(metrics, "LAG_COUNT_MAX", 3)
     with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:

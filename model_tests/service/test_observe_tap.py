@@ -177,7 +177,7 @@ def test_a_message_has_the_same_id_at_its_delivery(scene: Scene, wide: bool) -> 
     assert kinds(rest) == ["answer_sent"]
 
 
-def test_a_record_whose_lengths_do_not_fit_has_no_identity(scene: Scene) -> None:
+def test_a_record_with_wrong_lengths_has_no_identity(scene: Scene) -> None:
     body = bytearray(record(7, b"seven", "UNIQ_KEY\x01k\x02"))
     body[HEAD_SIZE + 39] += 1
     scene.asks(PULL, 1, pull_fields("T", 7))
@@ -214,7 +214,7 @@ def test_the_end_of_a_transaction_has_its_messages_id(scene: Scene, flag: int, e
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3], [1, 3, 0, 2]])
-def test_places_are_new_once(order: list[int]) -> None:
+def test_a_place_is_new_only_once(order: list[int]) -> None:
     places = Places()
     assert all(places.add("T", 0, offset) for offset in order)
     assert not any(places.add("T", 0, offset) for offset in order)

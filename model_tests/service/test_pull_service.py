@@ -281,7 +281,7 @@ def test_copied_messages_wake_held_pulls(
         assert reply.code == 0
 
 
-def test_a_slave_delivers_nothing_that_is_delayed(start_slave: StartSlave, brokers: Brokers) -> None:
+def test_a_slave_delivers_no_delayed_message(start_slave: StartSlave, brokers: Brokers) -> None:
     slave = start_slave(STRICT, slave_read=True)
     assert "schedule" not in {thread.name for thread in threading.enumerate()}
     slave.stop()

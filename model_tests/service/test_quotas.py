@@ -421,7 +421,7 @@ def test_a_refused_call_keeps_waiting_calls(broker: Broker) -> None:
     assert (list(calls._waiting), calls.quota.used) == (waiting, 2)
 
 
-def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
+def test_names_in_a_heartbeat_have_a_maximum_length(broker: Broker) -> None:
     """A heartbeat that contains a too long name is refused with an error about this name, and nothing is stored."""
     used = [quota.used for quota in broker.handler.quotas]
     for client_id, group, topic, named in (
@@ -440,7 +440,7 @@ def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
 @pytest.mark.parametrize("named", ["clientId", "consumerGroup", "topic", "brokerName"])
-def test_names_of_locks_have_an_end(named: str, code: int, broker: Broker) -> None:
+def test_names_in_lock_requests_have_a_maximum_length(named: str, code: int, broker: Broker) -> None:
     told: dict[str, Any] = {"consumerGroup": "G", "clientId": "c"}
     queue = {"topic": "T", "brokerName": "b", "queueId": 0}
     (queue if named in queue else told)[named] = "n" * 300

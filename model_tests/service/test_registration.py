@@ -244,7 +244,7 @@ def filled(row: str, size: int = BODY_SIZE_MAX) -> bytes:
         (json.dumps({"topicName": "t" * 80, "perm": "x"}), "Expected `int`, got `str`"),
     ],
 )
-def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str) -> None:
+def test_a_refused_registration_creates_nothing(row: str, words: str) -> None:
     told = NameServer(now_ms=lambda: 0)
     command = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=filled(row))
     made = []
@@ -272,7 +272,7 @@ def test_long_texts_of_a_registration_are_not_kept() -> None:
     assert broker.topics == {"T": TopicConfig("T", 3, perm=4)}
 
 
-def test_permissions_go_with_their_broker(brokers: Brokers) -> None:
+def test_permissions_end_with_their_broker(brokers: Brokers) -> None:
     server = brokers.start()
     client = brokers.names(server)
     for name in ("first", "broker-a", "second"):
@@ -491,7 +491,7 @@ def test_a_setting_is_refused(brokers: Brokers, fields: dict[str, str], words: s
     assert (answer.code, words in str(answer.remark)) == (1, True)
 
 
-def test_a_broker_is_written_to_no_more_and_again(broker: Broker, brokers: Brokers) -> None:
+def test_a_broker_can_be_made_unwritable_and_writable_again(broker: Broker, brokers: Brokers) -> None:
     client = brokers.names(broker)
     assert register(client, table("T", "U")) == 0
     made = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}

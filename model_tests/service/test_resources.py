@@ -425,7 +425,7 @@ def test_separate_rights_to_read_and_to_write(broker: Broker, brokers: Brokers) 
                 assert is_refused(answered, "topic:open") == denied, (RequestCode(code).name, account)
 
 
-def test_a_message_may_name_so_many_queues() -> None:
+def test_the_number_of_queues_that_a_message_names_is_limited() -> None:
     """Queue names beyond the limit of a send do not count as topics, because checking them would take half a second."""
     for count, is_taken in ((NAME_COUNT_MAX, True), (NAME_COUNT_MAX + 1, False)):
         names = ",".join(f"t{number}" for number in range(count))

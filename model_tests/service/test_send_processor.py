@@ -290,7 +290,7 @@ def test_5_names_the_field_that_is_missing(code: int) -> None:
     assert told(World(), command(code), traits=TRAITS_5)[0] == 0
 
 
-def test_requests_that_are_broken() -> None:
+def test_malformed_sends_raise() -> None:
     with pytest.raises(HeaderError):
         told(World(), Command(ONE_V2, 11), traits=TRAITS_5)
     with pytest.raises(HeaderError, match="has no message"):
@@ -301,7 +301,7 @@ def test_requests_that_are_broken() -> None:
     ("topic", "queue", "code"),
     [("T", 3, 0), ("T", 4, 1), ("R", 3, 0), ("R", 2, 0), ("R", 4, 1), ("R", 5, 1), ("T", 0, 0), ("T", 1, 0)],
 )
-def test_a_queue_must_be_there_to_be_written_or_read(topic: str, queue: int, code: int) -> None:
+def test_a_send_to_an_unknown_queue_is_refused(topic: str, queue: int, code: int) -> None:
     world = World()
     assert told(world, command(topic=topic, queueId=queue))[0] == code
     assert [each.queue_id for each in world.stored] == ([queue] if code == 0 else [])
@@ -517,7 +517,7 @@ def test_a_sender_cannot_set_offsets_in_additional_queues() -> None:
 
 
 @pytest.mark.parametrize(("most", "tried", "dead"), [(3, 3, False), (2, 3, True), (None, 5, False), (None, 6, True)])
-def test_a_message_tried_too_often_is_dead(most: int | None, tried: int, dead: bool) -> None:
+def test_a_message_retried_too_often_becomes_a_dead_letter(most: int | None, tried: int, dead: bool) -> None:
     """The limit of retries comes from the request or from the group's configuration."""
     for traits, delay in ((STRICT_TRAITS, "2"), (TRAITS_5, "-1")):
         builder = maker_of(traits)

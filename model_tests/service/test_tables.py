@@ -334,7 +334,7 @@ def table(store: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
+def test_offsets_beyond_the_log_are_corrected_before_requests_are_served(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Offsets of groups, delay levels, transaction checks and the timer are set back to their queue's end."""
@@ -359,7 +359,7 @@ def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
     wait_visible(broker, "T", 6)
 
 
-def test_positions_up_to_an_end_stay_and_so_many_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_valid_offsets_stay_and_few_corrections_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A truncated log may leave every group's offset beyond its end, so the number of log lines is limited."""
     world = World()
     world.fill()
@@ -484,7 +484,7 @@ def test_a_topic_saved_in_a_new_store_survives_a_power_cut() -> None:
         assert f"{DIRECTORY}/config/topics.json" in world.disk.cut(random.Random(seed), "none").paths()
 
 
-def test_positions_are_saved_after_their_records() -> None:
+def test_offsets_are_saved_after_their_records() -> None:
     """Whenever the power is cut, no saved table has a position beyond the end of its queue."""
     number = 1
     while (found := cut_at(number, number)) is not None:

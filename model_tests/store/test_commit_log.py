@@ -47,7 +47,7 @@ names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 
 
 @given(st.dictionaries(names, names))
-def test_properties_survive(properties: dict[str, str]) -> None:
+def test_properties_equal_their_decoded_encoding(properties: dict[str, str]) -> None:
     encoded = encode_properties(properties).encode()
     assert decode_properties(encoded) == properties
     assert decode_properties(encoded.removesuffix(b"\x02")) == properties

@@ -151,7 +151,7 @@ def test_a_cursor_that_is_behind_reads_the_log() -> None:
     assert bench.notes == ["lock", "unlock"]
 
 
-def test_so_many_are_handed_over_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_records_handed_over_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_builder, "HANDED_COUNT_MAX", 2)
     bench = Bench()
     for number in range(4):
@@ -439,7 +439,7 @@ def test_retention_keeps_files_with_invisible_messages() -> None:
     assert world.store.remove_expired() > 0
 
 
-def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_undispatched_messages_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cursor stops at the limit of undispatched messages, even if a copied log grows beyond this limit."""
     monkeypatch.setattr(queue_builder, "BEHIND_COUNT_MAX", 1)
     world = World()

@@ -447,7 +447,7 @@ def test_acknowledged_messages_survive_any_failed_sync() -> None:
 QUICK_COUNT = 110
 
 
-def test_some_hundred_seeds() -> None:
+def test_random_faults_of_some_hundred_seeds() -> None:
     runs = [SimulatedStore(seed).run() for seed in range(QUICK_COUNT)]
     assert sum(run.messages for run in runs) > 5 * QUICK_COUNT
     assert (
@@ -457,11 +457,11 @@ def test_some_hundred_seeds() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_many_seeds() -> None:
+def test_random_faults_of_many_seeds() -> None:
     for seed in range(QUICK_COUNT, 12_000):
         assert SimulatedStore(seed).run().openings > 1
 
 
-def test_a_seed_is_a_run() -> None:
+def test_a_seed_determines_a_run() -> None:
     stories = [[tuple(SimulatedStore(seed).run().story) for seed in range(20)] for _ in range(2)]
     assert (stories[0], len(set(stories[0]))) == (stories[1], len(stories[0]))

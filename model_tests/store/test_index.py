@@ -188,7 +188,7 @@ def test_a_search_ends_at_an_entry_older_than_its_period() -> None:
     assert list(file.find(SLOTS, 3_000, 4_000)) == [None, None, None, None]
 
 
-def test_a_sync_that_failed_is_for_ever() -> None:
+def test_a_failed_sync_is_permanent() -> None:
     """After a failed sync a later one would succeed without the data on disk, so the file stays unsynced."""
     file, mapped = made()
     synced: list[tuple[int, int]] = []
@@ -414,7 +414,7 @@ def found_behind_keyless(directory: Path) -> list[int]:
     return found
 
 
-def test_keys_are_seen_behind_messages_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_found_after_messages_without_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for stretch_size, pass_size in ((16, 1 << 20), (1 << 20, 300), (17, 100)):
         monkeypatch.setattr(index, "STRETCH_SIZE", stretch_size)
         monkeypatch.setattr(index, "PASS_SIZE", pass_size)

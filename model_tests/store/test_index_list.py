@@ -91,7 +91,7 @@ def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
         ("TAGS\x01a\x02", []),
     ],
 )
-def test_by_which_keys_a_record_is_found(text: str, keys: list[str]) -> None:
+def test_which_keys_find_a_record(text: str, keys: list[str]) -> None:
     """A rolled-back message is not found by any key, and a committed message is found by its own keys."""
     assert (keys_of(0, text.encode()), keys_of(0x8, text.encode())) == (keys, keys)
     assert keys_of(0x1 | SYS_FLAG_TRANSACTION_ROLLBACK, text.encode()) == []
@@ -170,7 +170,7 @@ def test_an_index_file_is_named_by_its_creation_time(tmp_path: Path) -> None:
     assert found(index, "k") == list(range(1, 11))
 
 
-def test_an_index_is_made_in_a_store_that_is_there(tmp_path: Path) -> None:
+def test_an_index_is_created_in_an_existing_store(tmp_path: Path) -> None:
     index = index_in(tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="the store no longer exists"):
         index.put([keyed(1, "k")], 9)
@@ -311,7 +311,7 @@ def test_index_files_without_log_records_are_removed(tmp_path: Path, log_start: 
     assert found(index, "k") == list(range(3 * gone + 1, 8))
 
 
-def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: Path) -> None:
+def test_the_newest_messages_are_found_in_log_order(tmp_path: Path) -> None:
     index = filled(tmp_path, *range(1, 8))
     index.put([keyed(8, "other"), Keyed(9, "U", ("k",), 9, 10)], 9)
     for count in range(1, 9):
@@ -330,7 +330,7 @@ def test_a_search_yields_between_turns(
     assert result_of(index.find("T", "k", 64, 10_000, 40_000)) == ([1, 2, 3, 4], turns)
 
 
-def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_reads_only_files_of_its_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = index_in(tmp_path)
     for number in range(1, 13):
         index.put([keyed(number, "k", ms=number * 10_000)], 9)

@@ -252,7 +252,7 @@ def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: Path, monkeypatch: py
     assert verify(RealFiles(), str(tmp_path)).messages == 2
 
 
-def test_two_openers(tmp_path: Path) -> None:
+def test_a_store_can_be_opened_only_once(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from longpoll_broker.errors import StoreUserError\n"
@@ -272,7 +272,9 @@ def test_two_openers(tmp_path: Path) -> None:
 
 @fewer(2)
 @given(limits=st.lists(st.integers(1, 9), min_size=1, max_size=8), handed_max=st.integers(0, 6))
-def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int) -> None:
+def test_records_handed_over_equal_records_read_from_the_log(
+    tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int
+) -> None:
     arrivals: list[list[object]] = []
     for count_max in (10_000, handed_max):
         store = open_store(tmp_path_factory.mktemp("store"))

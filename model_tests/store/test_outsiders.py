@@ -404,7 +404,7 @@ def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
 
 @pytest.mark.parametrize("byte", [0, 5, BODY_AT], ids=["size", "magic", "body"])
 @pytest.mark.parametrize("number", range(BEFORE_CHECKPOINT, COUNT))
-def test_rot_after_the_checkpoint_is_kept(
+def test_damaged_records_after_the_checkpoint_are_saved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int
 ) -> None:
     """A start cannot distinguish a corrupted record from a torn write, so it saves the records that it cuts off."""
@@ -543,7 +543,7 @@ def test_the_checksum_budget_grows_with_searched_bytes() -> None:
     ("size", "place", "claimed"),
     [(91, 707, 91), (193, 707, 193), (194, 707, 0), (90, 707, 0), (-1, 707, 0), (91, 708, 0), (91, 7, 0)],
 )
-def test_a_head_must_have_its_offset_and_fit(size: int, place: int, claimed: int) -> None:
+def test_a_record_header_must_have_its_offset_and_fit(size: int, place: int, claimed: int) -> None:
     """The search computes no checksum for a copied header, or for a header whose record does not fit into the file."""
     content = bytearray(200)
     struct.pack_into(">iIiiiqqiq", content, 7, size, MAGIC_V1, 1, 0, 0, 0, place, 0, 0)
@@ -551,7 +551,9 @@ def test_a_head_must_have_its_offset_and_fit(size: int, place: int, claimed: int
     assert claimed_size(memoryview(content)[:54], 7, 707) == claimed_size(memoryview(content), -1, 707) == 0
 
 
-def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]) -> None:
+def test_record_headers_in_a_body_do_not_slow_a_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]
+) -> None:
     """One checksum of all following bytes per header would take fifteen seconds for a body of 4 MiB."""
     place = full_of_heads(tmp_path / "store", MIB)
     checked.clear()
@@ -562,7 +564,7 @@ def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptur
     assert opened.cut_size > MIB, "the record is kept"
 
 
-def test_a_body_full_of_heads_makes_no_verification_slow(tmp_path: Path, checked: list[int]) -> None:
+def test_record_headers_in_a_body_do_not_slow_a_verification(tmp_path: Path, checked: list[int]) -> None:
     full_of_heads(tmp_path / "store", MIB)
     with logs(tmp_path / "store")[0].open("r+b") as file:
         content = file.read()
@@ -829,7 +831,7 @@ def test_a_record_is_found_across_two_pieces(tmp_path: Path, monkeypatch: pytest
         open_store(store)
 
 
-def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: 1_800_000_000_000)
     store = tmp_path / "store"
     made(store, closed=True)

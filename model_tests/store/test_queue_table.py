@@ -83,7 +83,7 @@ def test_queues_of_a_directory(tmp_path: Path) -> None:
     assert places(table) == [("T", 0)]
 
 
-def test_queues_that_are_made(tmp_path: Path) -> None:
+def test_a_queue_is_created_with_its_first_unit(tmp_path: Path) -> None:
     """The files of a queue are created when its first unit is written; extended units have separate files."""
     table = table_of(tmp_path)
     first = table.make("T", 2)
@@ -113,7 +113,7 @@ def test_only_a_crash_explains_a_short_file(tmp_path: Path) -> None:
     assert places(table) == [("T", 0)]
 
 
-def test_topics_and_queues_that_go(tmp_path: Path) -> None:
+def test_removed_topics_and_queues(tmp_path: Path) -> None:
     """If the store drops a topic from its table, the topic's files stay until they are removed explicitly."""
     for topic, queue in (("A", "0"), ("A", "1"), ("B", "0")):
         write(tmp_path, topic, queue)
@@ -162,7 +162,7 @@ def test_leftover_files_are_removed_before_a_queue_is_created(tmp_path: Path, mo
     assert (places(table), file.exists()) == ([("T", 1), ("T", 0)], False)
 
 
-def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_names_do_not_return_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The removal of names is synced, because a power cut could restore a deleted topic's messages."""
     for queue_name in ("0", "1"):
         write(tmp_path, "T", queue_name)

@@ -87,7 +87,7 @@ def cut_places(directory: Path) -> tuple[list[int], int, int]:
     ("is_cut", "step"),
     [(True, 11), (False, 17), *(pytest.param(is_cut, 1, marks=pytest.mark.long) for is_cut in (True, False))],
 )
-def test_lost_from_every_byte(tmp_path: Path, is_cut: bool, step: int) -> None:
+def test_recovery_of_a_log_truncated_at_any_byte(tmp_path: Path, is_cut: bool, step: int) -> None:
     """The last log file is truncated, or overwritten with zeros, from each byte of its last three records on."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(queue_id=index % 2, body=b"\x01\xff\x02" * 5, tag="t") for index in range(15)])
@@ -239,7 +239,7 @@ def test_recovery_skips_durable_records_after_a_kill(tmp_path: Path, monkeypatch
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=5, max_size=5))
-def test_checkpoint_survives(fields: list[int]) -> None:
+def test_a_checkpoint_equals_its_decoded_encoding(fields: list[int]) -> None:
     checkpoint = Checkpoint(*fields)
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
     assert encode_checkpoint(checkpoint)[40:] == bytes(4056), "the checkpoint ends as in RocketMQ"

@@ -54,7 +54,7 @@ def counted(
     return count_expired(config, segments.segments, needed_from, now_ms=NOW_MS, used_ratio=used, changed_ms=changed_ms)
 
 
-def test_which_files_go(segments: SegmentList) -> None:
+def test_which_expired_files_are_removed(segments: SegmentList) -> None:
     """Expired files go at the set hour or on a filling disk, unexpired files on a full disk; at most ten go at once."""
     waiting = evolve(CONFIG, delete_when=ANOTHER_HOUR)
     assert (counted(segments), counted(segments, old=4)) == (REMOVED_COUNT_MAX, 4)
@@ -148,7 +148,7 @@ def test_a_removed_file_stays_removed(tmp_path: Path, any_hour: StoreConfig, mon
     assert (store.remove_expired(), done[-4:]) == (2, ["removed", "synced"] * 2)
 
 
-def test_nothing_goes_that_is_not_safe(tmp_path: Path, any_hour: StoreConfig) -> None:
+def test_undispatched_and_unindexed_files_are_not_removed(tmp_path: Path, any_hour: StoreConfig) -> None:
     store = open_store(tmp_path, any_hour)
     for index in range(200):
         store.put(message(properties={"KEYS": f"k{index}"}))
@@ -194,7 +194,7 @@ def queue_files(store: Path, topic: str) -> list[Path]:
     return sorted((store / "consumequeue" / topic).glob("*/*"))
 
 
-def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
+def test_a_recreated_topic_begins_at_offset_zero(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "gone")])
     before = store.get("gone", 0, 0, 32)
@@ -215,7 +215,9 @@ def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("handed", [True, False])
-def test_a_dispatch_in_flight_remakes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool) -> None:
+def test_a_dispatch_during_a_deletion_creates_no_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
+) -> None:
     if not handed:
         monkeypatch.setattr(queue_builder, "HANDED_COUNT_MAX", 0)
     store = open_store(tmp_path)
@@ -264,7 +266,7 @@ def test_old_deletions_are_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("visible", [True, False], ids=["visible", "not visible yet"])
-def test_a_further_queue_that_is_gone_stays_gone(tmp_path: Path, visible: bool) -> None:
+def test_a_deleted_additional_queue_stays_deleted(tmp_path: Path, visible: bool) -> None:
     config = evolve(SMALL, multi_dispatch=True)
     store = open_store(tmp_path / "0", config)
     told = message("kept", properties={"INNER_MULTI_DISPATCH": "gone"})

@@ -260,7 +260,9 @@ def test_the_names_of_new_directories_are_synced(tmp_path: Path, disk: Disk) -> 
         ("/store/log", ["/store/log", "/store", "/"]),
     ],
 )
-def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, directory: str, expected: list[str]) -> None:
+def test_a_relative_path_starts_at_the_working_directory(
+    tmp_path: Path, disk: Disk, directory: str, expected: list[str]
+) -> None:
 
     class Within(RealFiles):
         """Files under the test's own directory, which is also the working directory."""
@@ -438,7 +440,7 @@ def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch
     mapped.close()
 
 
-def test_zeros_are_not_cleared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_are_not_overwritten_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros and holes are not written again."""
 
     class Counting:

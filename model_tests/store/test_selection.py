@@ -215,7 +215,7 @@ def test_a_read_equals_a_plain_loop(
 @pytest.mark.parametrize(
     ("count_max", "count"), [(1, 800), (800, 800), (801, 801), (900, 900), (901, 900), (5_000, 900)]
 )
-def test_so_many_units_are_looked_at(monkeypatch: pytest.MonkeyPatch, count_max: int, count: int) -> None:
+def test_a_read_examines_a_limited_number_of_units(monkeypatch: pytest.MonkeyPatch, count_max: int, count: int) -> None:
     """The number of units that a read examines is limited; the limit grows with the number of requested messages."""
     monkeypatch.setattr(selection, "SCAN_COUNT_MAX", 900)
     result = read(Queue(PLACES[:1] * 950), FIRST, count_max, (lambda _code: False, None))
