@@ -175,7 +175,7 @@ def test_every_cut_and_flip_is_damage(tmp_path: Path) -> None:
 
 
 def any_numbers() -> list[MessageToStore]:
-    """A message for every flag that a sender may set, with IPv4 or IPv6 hosts and extreme numbers."""
+    """Messages with every flag that a sender may set, with IPv4 or IPv6 hosts, and with extreme numbers."""
     flags = [*(1 << bit for bit in range(31)), -(2**31), -1, 0x30, 0]
     numbers = [(-(2**31), -(2**63)), (2**31 - 1, 2**63 - 1)]
     return [
@@ -206,7 +206,7 @@ def test_no_number_of_a_sender_makes_a_record_unreadable(tmp_path: Path) -> None
 
 
 def test_no_slice_reaches_past_the_end(tmp_path: Path) -> None:
-    """A read ends at the end of the written bytes and of its file, although the memory map continues with zeros."""
+    """A read ends at the end of the written bytes and of the file, although the memory map continues with zeros."""
     store = open_store(tmp_path)
     put = [store.put(message(body=b"b" * 300)) for _ in range(8)]
     log = store._log
@@ -313,7 +313,7 @@ def test_appends_continue_at_the_right_place(tmp_path: Path) -> None:
 
 
 def test_damaged_ends_of_files(tmp_path: Path) -> None:
-    """A blank record of a wrong size is damage, and so is an end of a file that is too short for a blank record."""
+    """A blank record of a wrong size is damage, and so is a file's end that has no room for a blank record."""
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
     log.append(message(body=bytes(FILE_SIZE - size - 8)), TOPIC, 1, 2)
@@ -392,7 +392,7 @@ def test_unsynced_bytes_of_another_process_are_written_again(
 
 
 def test_appends_are_refused_if_the_last_file_is_missing(tmp_path: Path) -> None:
-    """If the last file is missing or its sync fails, appends are refused; earlier files do not matter."""
+    """Appends are refused if the log's last file is missing or its sync has failed; earlier files do not matter."""
     CommitLog(RealFiles(), str(tmp_path / "none"), FILE_SIZE).check_names()
     log = filled(tmp_path)
     log.check_names()

@@ -73,7 +73,7 @@ def extended(tmp_path: Path) -> Iterator[ConsumeQueue]:
 
 
 def arrival(offset: int, *, at: int | None = None) -> Arrival:
-    """The message at a queue offset; its record begins at byte 100 times `offset` of the log unless `at` is set."""
+    """The message at a queue offset; its record begins at byte `at` of the log, by default at 100 times `offset`."""
     physical_offset = offset * RECORD_SIZE if at is None else at
     return Arrival("T", 7, offset + 1, 50 + offset, 1_000 + offset, physical_offset, RECORD_SIZE)
 
@@ -173,7 +173,7 @@ def compare(queue: ConsumeQueue, plain: PlainQueue, directory: Path) -> None:
 
 
 class WatchedList(SegmentList):
-    """A file list that records each flush or lets the flush fail, and syncs nothing to the disk."""
+    """A file list that records each flush, or makes it fail, and never syncs to the disk."""
 
     __slots__ = ("asked", "fails")
     asked: list[tuple[int, int]]
@@ -186,7 +186,7 @@ class WatchedList(SegmentList):
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Random repeated and late messages, gaps, retention, recovery, failed flushes and units beyond the queue's end."""
+    """Tries random repeated and late messages, gaps, retention, recovery, failed flushes and units beyond the end."""
 
     @initialize(has_extended=st.booleans(), follows_log=st.booleans())
     def begin(self, *, has_extended: bool, follows_log: bool) -> None:
@@ -422,7 +422,7 @@ def tags_read(store: MessageStore, tag: str) -> list[int]:
 def test_tags_find_their_messages_with_extended_queues(
     tmp_path_factory: pytest.TempPathFactory, tags: list[str | None], plain_count: int, dispatched: int, ending: str
 ) -> None:
-    """A store enables extended queues late, and stops or is killed; searches by tag still find all messages."""
+    """Searches by tag find all messages of a store that enables extended queues later and then stops or is killed."""
     root = tmp_path_factory.mktemp("extended")
     store = open_store(root / "0")
     put_and_dispatch(store, [message(tag=tag) for tag in tags[:plain_count]])

@@ -162,7 +162,7 @@ def test_the_number_of_records_handed_over_is_limited(monkeypatch: pytest.Monkey
 
 
 def test_records_that_do_not_arrive() -> None:
-    """A deleted queue lists no more records, and a record that is already listed is not reported again."""
+    """A deleted queue lists no more records, and a record that is already listed causes no second arrival event."""
     bench = Bench()
     gone = Queue()
     bench.append(0)
@@ -271,7 +271,7 @@ UNITS_A_FILE = SMALL.consume_queue_file_size // 20
 
 @define
 class World:
-    """A store on a simulated disk. A disk call named in `failing` fails if its path contains `where`."""
+    """A store on a simulated disk. A disk call in `failing` fails if its path contains `where`."""
 
     config: StoreConfig = MULTI
     disk: Disk = field(factory=Disk)
@@ -365,7 +365,7 @@ def test_an_unmappable_queue_delays_only_its_own_messages() -> None:
     first = world.store.put(message("Stuck"))
     world.store.put(message("Stuck"))
     stuck = world.store._table.topics["Stuck"].queues[0]
-    # The memory map of the other queue may have replaced the map of the stuck queue.
+    # The map of the other queue may have taken the place of the stuck queue's map.
     stuck.segments.segments[0]._mapped = None
     world.where = "consumequeue/Stuck"
     world.store.put(message("Other"))
@@ -402,7 +402,7 @@ def stuck_world() -> World:
 
 
 def test_stores_that_are_behind() -> None:
-    """A kill, a clean stop or a failed start loses no message, although some messages are not visible yet."""
+    """A kill, a clean stop or a failed start loses no message, not even a message that is not yet visible."""
     world = stuck_world()
     world.store.flush_queues()
     world = World(disk=world.disk.kill())

@@ -60,7 +60,7 @@ class World:
         return World(self.disk.kill(), self.config)
 
     def cuts(self) -> Iterator[World]:
-        """The world after each of many power cuts."""
+        """Yields the store as it is after each of many power cuts."""
         for seed in range(CUT_COUNT):
             yield World(self.disk.cut(random.Random(seed), "directory"), self.config)
 
@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_removed_leaves_no_gap() -> None:
     world.store.flush()
     world.store.index(100)
     world.failing("remove", "commitlog", world.store.remove_expired)
-    # The files after the lost one still form a valid store.
+    # The files after the lost file still form a valid store.
     world.store.put(message(body=b"last"))
     world.store.remove_expired()
     assert world.killed().store.log_start > 0
@@ -272,7 +272,7 @@ def test_bytes_of_a_failed_sync_are_written_again() -> None:
 
 
 def test_messages_lost_after_a_failed_sync_were_not_acknowledged() -> None:
-    """After a failed sync the kernel may read old pages back, so messages on these pages are never acknowledged."""
+    """After a failed sync the kernel may reload old pages, so the store acknowledges no message on these pages."""
     world = failing_world()
     put_and_dispatch(world.store, [message(body=b"kept")])
     world.store.flush()
@@ -289,7 +289,7 @@ def test_messages_lost_after_a_failed_sync_were_not_acknowledged() -> None:
 
 
 class Always(random.Random):
-    """A random source whose `random()` is always 0.0, so every event with a positive probability happens."""
+    """A random source whose `random()` always returns 0.0, so every event with a positive probability happens."""
 
     def random(self) -> float:
         return 0.0
@@ -354,7 +354,7 @@ def test_an_index_file_with_a_failed_sync_is_rebuilt() -> None:
 
 @pytest.mark.parametrize(("code", "is_for_ever"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EMFILE, False)])
 def test_names_that_could_not_be_synced(code: int, is_for_ever: bool) -> None:
-    """A failed sync is permanent, but a directory that could not be opened is tried again."""
+    """A failed sync of a directory is permanent, but a directory that could not be opened is tried again."""
     world = World(config=CONFIG)
     world.code = code
     end = world.store.put(message(body=b"kept")).physical_offset
@@ -372,7 +372,7 @@ def test_names_that_could_not_be_synced(code: int, is_for_ever: bool) -> None:
 
 
 class Script:
-    """Stores, flushes and deletes messages while the n-th sync fails, and records which were acknowledged."""
+    """Stores, flushes and deletes messages while sync number n fails, and records the acknowledged messages."""
 
     def __init__(self, failing: int) -> None:
         self.world = World(config=CONFIG)
@@ -440,7 +440,7 @@ def kept_after_each_failing_sync(cuts: int) -> Iterator[tuple[int, bool]]:
 
 
 def test_acknowledged_messages_survive_any_failed_sync() -> None:
-    """Each sync fails in turn, then a kill and power cuts follow, and every acknowledged message is still there."""
+    """Each sync fails in turn, a kill or power cuts follow, and every acknowledged message must still be there."""
     assert [failing for failing, is_kept in kept_after_each_failing_sync(3) if not is_kept] == []
 
 

@@ -126,7 +126,7 @@ def test_our_store_serves_messages(java_store: Path, java_expected: dict[str, An
 
 
 def test_a_queue_without_records_on_4_9(java_store: Path, java_config: StoreConfig) -> None:
-    """Java 4.9.7 first answers with minimum offset 0 and OFFSET_FOUND_NULL, and later with MESSAGE_WAS_REMOVING."""
+    """Java 4.9.7 first returns minimum offset 0 and OFFSET_FOUND_NULL, and later MESSAGE_WAS_REMOVING."""
     store = open_store(java_store, java_config)
     found = store.get("T_trim", 1, 0, 32)
     assert (found.status, found.offset_next) == (GetStatus.OFFSET_FOUND_NULL, 100)

@@ -189,7 +189,7 @@ def test_a_search_ends_at_an_entry_older_than_its_period() -> None:
 
 
 def test_a_failed_sync_is_permanent() -> None:
-    """After a failed sync a later one would succeed without the data on disk, so the file stays unsynced."""
+    """The next sync may succeed without writing the lost data, so the file counts as unsynced for good."""
     file, mapped = made()
     synced: list[tuple[int, int]] = []
     holder = cast("Any", mapped)
@@ -212,7 +212,7 @@ def test_a_failed_sync_is_permanent() -> None:
 
 FOR_EVER = 2**60
 Stored = list[tuple[str, list[str], int, int]]
-"""(topic, keys, physical offset, store time) of every message, as a simple reference index stores them."""
+"""A simple reference index: (topic, keys, physical offset, store time) of every message."""
 
 
 def offsets(
@@ -240,7 +240,7 @@ def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConf
     store = open_store(java_store, java_config)
     index_all(store, 7)
     store.close()
-    # The comparison is outside the assertion, because pytest would format thousands of entries for minutes.
+    # The comparison is outside the assert statement, because pytest would take minutes to format thousands of entries.
     are_equal = index_files(java_store) == before
     assert are_equal
 
@@ -367,7 +367,7 @@ def next_number(_self: index.Index, last: index.IndexFile | None) -> str:
 
 
 def reserve_sometimes(gaps: list[int]) -> Callable[[RealMappedFile, int, int], None]:
-    """Reserve disk blocks: each of `gaps` gives the number of successes before a failure; later calls fail."""
+    """Returns a `reserve` that fails once after each number of successes in `gaps`, and from then on succeeds."""
     reserve, left = RealMappedFile.reserve, list(gaps)
 
     def sometimes(self: RealMappedFile, start: int, stop: int) -> None:
@@ -403,7 +403,7 @@ def test_a_concurrent_reader_finds_complete_entries(tmp_path: Path, monkeypatch:
 
 
 def found_behind_keyless(directory: Path) -> list[int]:
-    """Returns which of twenty keys are found if each is stored after messages without keys, at varying offsets."""
+    """Returns which of twenty keys are found. Messages without keys precede each message with a key in the log."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=16_384))
     for number in range(20):
         put_and_dispatch(store, [message("A", body=b"x" * size) for size in (5, number)])

@@ -128,7 +128,7 @@ def test_long_keys_count_for_more(tmp_path: Path) -> None:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
-    """Let index files accept `room` entries and then be full; returns a function that makes space again."""
+    """Make the index files accept `room` more entries and then be full; returns a function that makes space again."""
     put = IndexFile.put
     left = [room]
 
@@ -265,7 +265,7 @@ def test_a_damaged_index_file_is_removed_with_later_ones(tmp_path: Path, caplog:
     [(99, 99, 2), (6, 7, 2), (5, 99, 1), (99, 6, 1), (3, 4, 1), (2, 99, 0), (99, 3, 0)],
 )
 def test_after_a_crash_full_durable_files_are_kept(tmp_path: Path, durable_ms: int, log_end: int, kept: int) -> None:
-    """The newest file is dropped, even if it is full."""
+    """The newest index file is dropped even if it is full."""
     world = World()
     index = filled(tmp_path, *range(1, 10), world=world)
     all_names = names(tmp_path)
@@ -344,7 +344,7 @@ def test_a_search_reads_only_files_of_its_period(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(IndexFile, "find", finding)
     for (begin, end), numbers, files in (
         ((0, 130_000), list(range(1, 13)), ["6", "5", "4", "3"]),
-        # The first entry of a file counts from the end of the previous file, so the seventh record also gets 80,000 ms.
+        # An index file covers the records after the previous file's end, so the seventh record also gets 80,000 ms.
         ((51_000, 80_000), [6, 7, 8], ["5", "4"]),
         ((30_000, 30_000), [3], ["3"]),
         ((31_000, 39_000), [], []),

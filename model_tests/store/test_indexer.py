@@ -66,7 +66,7 @@ class World:
     # -- the index ---------------------------------------------------------------------------------------------------
 
     def put(self, records: Sequence[Keyed], work_max: int) -> tuple[int, int]:
-        """Accept records, or only as many of their keys as the test permits."""
+        """Accept records, or only some of their keys if the test limits the number of keys."""
         assert self.lock.is_held
         if self.error is not None:
             raise self.error
@@ -101,7 +101,7 @@ class World:
         *,
         is_meant: Callable[[int], bool],
     ) -> Generator[None, None, list[int]]:
-        """Return no result for the first two calls, and then the given result."""
+        """Yield twice, like a search that needs three turns, and then return the given result."""
         assert all(map(is_meant, self.found))
         self.notes.append(("find", topic, key, count_max, begin_ms, end_ms))
         yield
@@ -294,7 +294,7 @@ def test_keyless_records_are_skipped_with_few_searches(
     [(True, -1, True), (False, 299, False), (False, 300, True), (False, -1, False)],
 )
 def test_after_a_stop_the_index_keeps_sure_files(tmp_path: Path, crashed: bool, end_offset: int, forgets: bool) -> None:
-    """After a clean stop the index keeps all its files, unless one has entries beyond the log's end."""
+    """After a clean stop the index keeps all its files, unless a file has entries beyond the log's end."""
     world = World(tmp_path)
     world.log.end = 300
     world.end_offset = end_offset
@@ -317,7 +317,7 @@ def asked(world: World, count_max: int = 9, log_end: int | None = None) -> tuple
 
 
 def test_queries_of_an_index_that_is_behind(tmp_path: Path) -> None:
-    """A query first indexes new records of the log, within a limit of time and space."""
+    """Before a query, the indexer adds new records of the log, within limits of time and space."""
     world = World(tmp_path, 1 << 20)
     places = world.append(*["KEYS\x01a\x02"] * (TURN_COUNT + 1))
     world.found = [places[0][0], places[1][0] + 1, places[2][0], 1 << 30]

@@ -136,7 +136,7 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
         write(segment, b"x")
     (tmp_path / "more").mkdir()
     segments += made(tmp_path / "more", 1, maps)
-    # The new file is last in the list and clean, but the search for a clean file stops after eight older files.
+    # The new file is clean but last in the list, and the search for a clean file stops after eight files.
     assert synced == [(segments[MAPS_LOOKED_AT].path, 0, SIZE)]
     assert [index for index, each in enumerate(segments) if each._mapped is None] == [MAPS_LOOKED_AT]
     close(segments)
@@ -249,7 +249,7 @@ def test_a_removed_queue_file_differs_from_a_lost_one(tmp_path: Path, monkeypatc
 def test_few_maps_make_no_difference(
     tmp_path_factory: pytest.TempPathFactory, config: StoreConfig, steps: list[tuple[str, int]], count: int
 ) -> None:
-    """With one, two or three maps a store gives the same answers and files."""
+    """A store that may have only one, two or three memory maps returns the same results and writes the same files."""
     root = tmp_path_factory.mktemp("maps")
     answers = [
         played(root / f"{number}", config, steps, OTHER_MAPS + number) for number in (count, 10_000)
@@ -334,7 +334,7 @@ def test_every_write_to_a_queue_marks_it_dirty(tmp_path: Path) -> None:
     while len(queue.extended.segments.segments) == 1:
         store.flush_queues()
         put_and_dispatch(store, [message("T")])
-    # The last write to the first file adds the mark of its end.
+    # The last write to the first extended file adds the mark of the file's end.
     assert extended.is_dirty
     store.flush_queues()
     queue._fill_gap(queue.offset_end + 1)

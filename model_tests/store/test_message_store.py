@@ -1,4 +1,4 @@
-"""The store's public methods: messages, bursts, prepared batches; a refused message leaves the store unchanged."""
+"""The store's public methods for messages, bursts and prepared batches, including refused messages."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def test_a_burst_is_stored_like_single_messages(messages: list[MessageToStore]) 
 
 
 def test_a_burst_ends_before_a_special_message() -> None:
-    """A burst ends before a message with special needs, at the end of the file, and if no disk block is free."""
+    """A burst ends before a message that needs special handling, at the file's end, and if no disk block is free."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
         plain = message()
@@ -471,7 +471,7 @@ class _LastView:
         self.left = left
 
     def __setitem__(self, part: slice, content: memoryview) -> None:
-        """Copy at most the remaining bytes; raise `_KilledError` after the last one."""
+        """Copy the bytes that are left; raise `_KilledError` once no more bytes are left."""
         count = min(self.left, len(content))
         self.view[part.start : part.start + count] = content[:count]
         self.left -= count
@@ -501,7 +501,7 @@ CUTS = (0, 1, 40, 120, 200, 250, 300)
 
 
 def test_bursts_that_end_early() -> None:
-    """A kill leaves no message of an unfinished burst, and a number that is too large for its field ends the burst."""
+    """A killed burst leaves no message, and a burst ends before a number that is too large for its field."""
     assert [kept_after_kill(written) for written in CUTS] == [0] * len(CUTS)
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
@@ -544,7 +544,7 @@ def put_prepared(store: MessageStore, parts: Sequence[Sequence[MessageToStore]])
 def stored_in_parts(
     parts: Sequence[Sequence[MessageToStore]], *, prepared: bool
 ) -> tuple[list[PutResult] | str, Sequence[Arrival], bytes]:
-    """The log offsets of the messages, the arrivals of the batch and of a later message, and all bytes of the log."""
+    """Put a batch in parts; returns the results or the error's text, all arrivals, and all bytes of the log."""
     with tempfile.TemporaryDirectory() as directory:
         store = MessageStore.open(StillRuntime(), directory, SMALL)
         store.put(message(queue_id=0))

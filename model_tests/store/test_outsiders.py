@@ -1,6 +1,6 @@
-"""Starts after another program changed a closed or killed store: each start is correct or raises an error.
+"""Starts of a store that another program has changed: each start is correct or raises an error.
 
-Lost acknowledged messages are reported. `longpoll store verify` finds damage in older files.
+A start reports lost acknowledged messages. `longpoll store verify` finds damage in older files.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ BEFORE_CHECKPOINT = 30
 BODY = bytes(200)
 PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
 BODY_AT = 100
-"""The position in a record of a byte that belongs to the record's body."""
+"""A position in a record, in bytes, that is inside the record's body."""
 FIRST = "0" * 20
 NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispatch=True)
 Fault = Callable[[Path], object]
 
 
 def made(directory: Path, *, closed: bool) -> None:
-    """Create a store of two queues in several files each, closed, or killed some messages after its checkpoint."""
+    """Create a store of two queues in several files each; close it, or kill it some messages after its checkpoint."""
     store = open_store(directory)
     for number in range(COUNT):
         if number == BEFORE_CHECKPOINT:
@@ -198,7 +198,7 @@ def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 def test_a_wrong_bit_of_a_unit_is_logged_and_rebuilt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, topic: str
 ) -> None:
-    """A start compares address, size and tag of each unit with its record, so it finds any flipped bit."""
+    """A start compares each unit's address, size and tag with the unit's record, so it finds any flipped bit."""
     config = attrs.evolve(NAMING, light_queues=True)
     store = open_store(tmp_path, config)
     sent = message("T", 0, b"body", tag="a", properties={"INNER_MULTI_DISPATCH": "%LMQ%l"})
@@ -230,7 +230,7 @@ def test_a_short_queue_that_lost_units_is_rebuilt(tmp_path: Path, lost: int) -> 
 def test_records_that_no_queue_may_list_cause_no_rebuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
-    """No queue may list the log's last record, so the queue may end before this record."""
+    """No queue may list the log's last record, so a queue that ends before this record is complete."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T"), message("T"), message("U")])
     if why == "deleted":
@@ -255,7 +255,7 @@ def test_records_that_no_queue_may_list_cause_no_rebuild(
 def test_a_rebuild_that_is_cut_short_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, end: str, which: str, count: int, closed: bool
 ) -> None:
-    """The next start rebuilds the queues again, even if a power cut has removed some of their files."""
+    """The next start rebuilds the queues again, even if a power cut has removed some of the queues' files."""
     made(tmp_path, closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "consumequeue" / "T")
@@ -407,7 +407,7 @@ def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
 def test_damaged_records_after_the_checkpoint_are_saved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int
 ) -> None:
-    """A start cannot distinguish a corrupted record from a torn write, so it saves the records that it cuts off."""
+    """A start cannot tell a corrupted record from a torn write, so it saves the records that it cuts off."""
     store = tmp_path / "store"
     made(store, closed=False)
     records = records_of(store)
@@ -425,7 +425,7 @@ def test_damaged_records_after_the_checkpoint_are_saved(
     assert line.levelname == ("WARNING" if following is None else "ERROR")
     kept = cut(store)
     assert sum(map(len, kept.values())) == opened.cut_size
-    # The saved copy has each removed byte at its old offset.
+    # In the saved copy, each removed byte has its old offset.
     again = bytearray(len(before))
     for name, content in kept.items():
         again[int(name) : int(name) + len(content)] = content
@@ -500,7 +500,7 @@ HEADS: Final = attrs.evolve(SMALL, commit_log_file_size=2 * MIB, message_size_ma
 
 
 def full_of_heads(directory: Path, size: int) -> int:
-    """Create a killed store whose damaged last record has a body of record headers; returns the record's offset."""
+    """Create a killed store whose last record is damaged and has a body of record headers; returns its offset."""
     store = open_store(directory, HEADS)
     put_and_dispatch(store, [message()])
     place = store.log_end
@@ -544,7 +544,7 @@ def test_the_checksum_budget_grows_with_searched_bytes() -> None:
     [(91, 707, 91), (193, 707, 193), (194, 707, 0), (90, 707, 0), (-1, 707, 0), (91, 708, 0), (91, 7, 0)],
 )
 def test_a_record_header_must_have_its_offset_and_fit(size: int, place: int, claimed: int) -> None:
-    """The search computes no checksum for a copied header, or for a header whose record does not fit into the file."""
+    """The search computes no checksum for a header with a wrong offset or whose record does not fit into the file."""
     content = bytearray(200)
     struct.pack_into(">iIiiiqqiq", content, 7, size, MAGIC_V1, 1, 0, 0, 0, place, 0, 0)
     assert claimed_size(memoryview(content), 7, 707) == claimed
@@ -554,7 +554,7 @@ def test_a_record_header_must_have_its_offset_and_fit(size: int, place: int, cla
 def test_record_headers_in_a_body_do_not_slow_a_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]
 ) -> None:
-    """One checksum of all following bytes per header would take fifteen seconds for a body of 4 MiB."""
+    """If each header cost a checksum of all following bytes, a body of 4 MiB would take fifteen seconds."""
     place = full_of_heads(tmp_path / "store", MIB)
     checked.clear()
     opened = open_store(tmp_path / "store", HEADS)
@@ -666,7 +666,7 @@ def test_a_damaged_size_hides_no_complete_record(tmp_path: Path, caplog: pytest.
 
 
 def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search of a megabyte after each of thousands of damaged records would take minutes."""
+    """If a start searched a megabyte after each of thousands of damaged records, it would take minutes."""
     sizes: list[int] = []
     monkeypatch.setattr(ChecksumBudget, "passed", lambda _self, size: sizes.append(size))
     store = open_store(tmp_path / "store", HEADS)
@@ -757,7 +757,7 @@ def with_much_rotten(store: Path) -> int:
 
 @pytest.mark.parametrize("written", [0, 1, 2])
 def test_damaged_bytes_that_cannot_be_saved_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int) -> None:
-    """If the damaged bytes cannot be saved, the start is refused and changes nothing."""
+    """If the damaged bytes cannot be saved, the store is not opened and no file changes."""
     store = tmp_path / "store"
     place = with_much_rotten(store)
     before = {file.name: file.read_bytes() for file in logs(store)}
@@ -842,7 +842,7 @@ def test_damage_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypa
         open_store(store)
     rotted(store, records[-2][0])
     assert {file.name: file.read_bytes() for file in logs(store)} == before
-    # No record follows the very last record, so nothing marks its end; the last record is kept and reported.
+    # No record follows the log's last record, so the damaged record is cut off, saved and reported.
     rotted(store, records[-1][0])
     opened = open_store(store)
     assert (opened.log_end, opened.cut_size) == (records[-1][0], records[-1][1])

@@ -1,4 +1,4 @@
-"""The table of queues, their shared memory maps, gaps that a start fills, and directories of 5.x that are not read."""
+"""The table of queues, their shared memory maps, missing units that a start fills in, and unsupported parts of 5.x."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_only_a_crash_explains_a_short_file(tmp_path: Path) -> None:
 
 
 def test_removed_topics_and_queues(tmp_path: Path) -> None:
-    """If the store drops a topic from its table, the topic's files stay until they are removed explicitly."""
+    """If the store removes a topic from its table, the topic's files stay until they are removed explicitly."""
     for topic, queue in (("A", "0"), ("A", "1"), ("B", "0")):
         write(tmp_path, topic, queue)
     table = table_of(tmp_path)
@@ -272,7 +272,7 @@ UNITS_A_FILE = SMALL.consume_queue_file_size // UNIT_SIZE
 
 
 def holed(store: Path, offsets: range, content: bytes = bytes(UNIT_SIZE)) -> None:
-    """A closed store in which queue 0 of topic T lacks the units at `offsets`."""
+    """Create a closed store in which queue 0 of topic T lacks the units at `offsets`."""
     opened = open_store(store)
     put_and_dispatch(opened, [message(queue_id=number % 2) for number in range(2 * COUNT)])
     opened.close()

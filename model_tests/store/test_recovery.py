@@ -75,7 +75,7 @@ def test_a_kill_loses_nothing(
 
 
 def cut_places(directory: Path) -> tuple[list[int], int, int]:
-    """(ends of the records in the last commit-log file, start of the third-last record, start of the file)."""
+    """Returns (ends of the records in the last log file, start of the third-last record, start of the file)."""
     records = read_log(directory)["records"]
     last = max(path.name for path in (directory / "commitlog").iterdir())
     ends = [each["physicalOffset"] + each["totalSize"] for each in records if each["physicalOffset"] >= int(last)]
@@ -257,7 +257,7 @@ BODY = b"x" * 600
 QUEUE_OFFSET_AT = 20
 """The position of the queue offset in a record, in bytes."""
 LACKING = b"a\x01" + bytes(4)
-"""Properties whose end was never written to the disk."""
+"""Properties whose last bytes were never written to the disk and so are zeros."""
 
 
 def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
 
 
 def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
-    """If the log ends early and no checkpoint contradicts it, units without a record are removed at any start."""
+    """If the log ends early and no checkpoint contradicts this end, any start removes the units without a record."""
     store = open_store(tmp_path)
     kept, _ = put_and_dispatch(store, [message("T", 0), *(message("T", 1) for _ in range(10)), message("T", 0)])
     lost, _ = put_and_dispatch(store, [message("T", queue_id) for queue_id in (0, 1, 1, 2, 2, 0)])
@@ -522,7 +522,7 @@ def test_queues_with_removed_files_are_rebuilt(tmp_path: Path) -> None:
     shutil.rmtree(next(path for path in (tmp_path / "consumequeue").iterdir() if path.is_dir()))
     assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset > 0
     store = open_store(tmp_path, config)
-    # Rebuilt units are not synced yet, so the checkpoint must not claim that they are.
+    # Rebuilt units are not synced yet, so the checkpoint must not mark them as durable.
     assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == -1
     assert {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()} == expected
 

@@ -46,7 +46,7 @@ def segments(tmp_path: Path) -> SegmentList:
 def counted(
     segments: SegmentList, config: StoreConfig = CONFIG, *, needed_from: int = 1000, used: float = 0.5, old: int = 15
 ) -> int:
-    """The number of files that the retention may remove if `old` of them have expired."""
+    """Returns how many files the retention may remove if `old` of them have expired."""
 
     def changed_ms(path: str) -> int:
         return NOW_MS - HOUR_MS + (0 if int(Path(path).name) // 10 < old else 1)
@@ -55,7 +55,7 @@ def counted(
 
 
 def test_which_expired_files_are_removed(segments: SegmentList) -> None:
-    """Expired files go at the set hour or on a filling disk, unexpired files on a full disk; at most ten go at once."""
+    """Expired files are removed at the set hour or on a filling disk, other files on a full disk; ten per call."""
     waiting = evolve(CONFIG, delete_when=ANOTHER_HOUR)
     assert (counted(segments), counted(segments, old=4)) == (REMOVED_COUNT_MAX, 4)
     assert (counted(segments, waiting), counted(segments, waiting, used=0.75)) == (0, 0)

@@ -27,7 +27,7 @@ LARGE_SIZE = 4 * RESERVE_SIZE
 @define
 class Disk:
     room: int = LARGE_SIZE
-    """Disk blocks are available up to this position of a file, in bytes."""
+    """Disk blocks can be reserved up to this position of a file, in bytes."""
     refusal: int = errno.ENOSPC
     """The error code for blocks beyond `room`."""
     reserved: list[tuple[int, int]] = field(factory=list)
@@ -40,7 +40,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """The real files; the disk records reservations and syncs without doing them."""
+    """The real files, except that the disk only records reservations and syncs."""
     seen = Disk()
     remove, close = RealFiles.remove, RealMappedFile.close
 
@@ -79,7 +79,7 @@ def names(*starts: int) -> list[str]:
 
 
 def filled(directory: Path, *starts: int) -> SegmentList:
-    """Files full of `x`, synced with their directory and names."""
+    """Create files full of `x` whose contents, directory and names are synced."""
     segments = SegmentList(RealFiles(), str(directory), SIZE)
     for start in starts:
         segments.append(start).view[:] = b"x" * SIZE
@@ -187,7 +187,7 @@ def test_a_short_newest_file_is_extended(tmp_path: Path, disk: Disk, size: int, 
     assert [each.start for each in segments.segments] == [0, 10, 20]
     assert bytes(segments.segments[-1].view) == b"x" * size + bytes(SIZE - size)
     segments.flush(0, 30)
-    # An earlier process may have been killed before it synced the names.
+    # After a crash the names are synced again, because the earlier process may have been killed before it synced them.
     assert disk.directories == ([f"{tmp_path}/log", str(tmp_path), str(tmp_path.parent)] if after_a_crash else [])
 
 
@@ -208,7 +208,7 @@ def test_a_short_newest_file_is_extended(tmp_path: Path, disk: Disk, size: int, 
 def test_files_with_a_gap_or_another_size_are_refused(
     tmp_path: Path, disk: Disk, sizes: dict[int, int], after_a_crash: bool, found: str
 ) -> None:
-    """A file of another size, or a gap between files, is refused and nothing changes."""
+    """A file of a wrong size, or a gap between files, is refused, and no file changes."""
     write(tmp_path / "log", sizes)
     with pytest.raises(StoreUserError, match=found):
         SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
@@ -373,12 +373,12 @@ def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkey
 
 
 def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Returns how many messages are visible if each of 64 queues gets its first message while every sync blocks."""
+    """Sends the first message of each of 64 queues while every sync blocks; returns how many are visible."""
 
     def stand_still(*_: object) -> None:
         raise AssertionError("who waits for a sync keeps every other queue waiting")
 
-    # The log has one file, because a second file would wait for the sync of the first.
+    # All records fit into one log file, because a second file would wait for the sync of the first.
     store = open_store(directory, evolve(SMALL, commit_log_file_size=1 << 20))
     with monkeypatch.context() as patch:
         patch.setattr(RealFiles, "sync_directory", stand_still)

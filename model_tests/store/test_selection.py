@@ -252,7 +252,7 @@ def test_adjacent_records_are_read_by_the_fast_path(
 def test_the_last_damaged_unit_is_logged(
     caplog: pytest.LogCaptureFixture, units: list[Unit], damaged: list[int]
 ) -> None:
-    """A unit whose log offset or size is wrong is logged; a unit whose log file has expired is not."""
+    """A unit with a wrong log offset or size is logged. A unit whose log file has expired is not logged."""
     read(Queue(units))
     assert [f"consumequeue/T/0: unit {each} is damaged" in caplog.text for each in damaged] == [True] * len(damaged)
     assert len(caplog.messages) == len(damaged)

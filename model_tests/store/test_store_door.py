@@ -68,7 +68,7 @@ def test_a_new_store(tmp_path: Path) -> None:
 
 
 def test_waiting_messages_have_their_later_arrivals(tmp_path: Path) -> None:
-    """A held pull gets the arrival event of a message as it was stored; a prepared message causes no arrival event."""
+    """`waiting` returns the arrival events that `dispatch` returns later; a prepared message has no arrival event."""
     store = open_store(tmp_path)
     store.put(message())
     store.put_burst([message(), message()])
@@ -146,7 +146,7 @@ def test_a_search_by_time_uses_the_requested_queue(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reads", ["the unit", "the queue"])
 def test_an_extended_queue_that_is_switched_off_hides_no_message(tmp_path: Path, reads: str) -> None:
-    """The units still hold addresses of extended units, so readers check the tag in the record."""
+    """The units still contain addresses of extended units instead of tags, so readers check the tag in the record."""
     extended = evolve(SMALL, extended_queues=True, extended_file_size=200)
     store = open_store(tmp_path, extended)
     put_and_dispatch(store, [message(tag="red"), message(tag="blue"), message()])
@@ -257,7 +257,7 @@ def test_checkpoints(tmp_path: Path) -> None:
     store = opened(clock, tmp_path)
     store.flush_queues()
     assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0, durable_offset=starts[2], queue_file_count=1)
-    # A recovery may skip records that no queue lists.
+    # No queue lists the prepared message, so a recovery may skip its record.
     clock.now_ms = 4_000
     unlisted = store.put(message(sys_flag=PREPARED)).physical_offset
     store.close()
@@ -325,7 +325,7 @@ def test_notes_of_deletions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and created again"])
 def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool) -> None:
-    """After a kill before the files were removed, the next start removes them; other topics stay."""
+    """If a kill interrupts a deletion, the next start removes the topic's files and keeps other topics."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
     put_and_dispatch(store, [message(topic) for topic in ("gone", "kept", "other")])
@@ -438,7 +438,7 @@ with open(sys.argv[1], "r+b") as file:
     except BlockingIOError:
         sys.exit(7)
 """
-"""A program that locks a file like Java's `FileChannel.tryLock`, which ignores the lock of the directory."""
+"""A program that locks a file in the same way as Java's `FileChannel.tryLock`, and does not lock the directory."""
 
 
 @pytest.mark.parametrize("program", [BROKER_LOCK, JAVA_LOCK], ids=["lock of this broker", "lock of Java"])

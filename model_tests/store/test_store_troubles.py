@@ -1,4 +1,4 @@
-"""Failed flushes, locks, slow work on queues that runs in short turns, and the state after a kill."""
+"""Failed flushes, locks, slow work on queues in short turns, and the store's state after a kill."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_batches_and_odd_records(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next start finishes the deletion of the queue and keeps the other queues."""
+    """The next start finishes the interrupted deletion of the queue and keeps the other queues."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
     put_and_dispatch(store, [message("U", queue_id) for queue_id in (0, 1, 2)])
@@ -231,7 +231,7 @@ def test_bytes_cut_off_on_opening_are_logged(tmp_path: Path) -> None:
 
 
 def queues_of(directory: Path) -> MessageStore:
-    """A store with five queues, one message each, and a log of several files whose first may expire."""
+    """A store with five queues of one message each, and a log of several files, the first of which may expire."""
     store = open_store(directory, evolve(SMALL, file_reserved_hours=0, index=False))
     put_and_dispatch(store, [message(queue_id=queue_id, body=bytes(400)) for queue_id in range(QUEUE_COUNT)])
     store.flush()
@@ -260,7 +260,7 @@ def test_a_topic_may_be_deleted_while_its_queues_are_synced(tmp_path: Path, monk
     monkeypatch.setattr(Segment, "sync", removed)
     assert len(list(turns)) == 2
     checkpoint = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
-    # Three queues of the interrupted round are still unsynced; newer queues wait for the next round.
+    # The checkpoint counts the files of the three remaining queues. The two recreated queues belong to the next round.
     assert checkpoint.queue_file_count == 3
     ends = [store.visible_end("T", queue_id) for queue_id in range(QUEUE_COUNT)]
     store.abandon()

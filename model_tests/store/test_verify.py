@@ -134,7 +134,7 @@ def test_verify_never_crashes_on_damaged_files(
 
 
 def test_a_cut_file_is_named(sound: Path, tmp_path: Path) -> None:
-    """The report names the truncated file, and counts the records of later files."""
+    """The report names the truncated file and still counts the records of later files."""
     before = verify.verify(RealFiles(), str(sound)).messages
     directory = damaged(sound, tmp_path / "store", LOG, lambda content: content.__delitem__(slice(1000, None)))
     verdict = verify.verify(RealFiles(), directory)
@@ -175,7 +175,7 @@ def test_a_deleted_topic_is_not_damage(tmp_path: Path) -> None:
     ],
 )
 def test_a_delayed_message_is_due_at_whole_seconds(tmp_path: Path, topic: str, late_ms: int, is_sound: bool) -> None:
-    """A tags code that is a time is accepted only for a delayed message of any level."""
+    """Verification accepts a time as tags code only for a delayed message, with any delay level."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic, properties={"DELAY": "1", "REAL_TOPIC": "T"})])
     (record,) = read_log(tmp_path)["records"]
@@ -189,7 +189,7 @@ def test_a_delayed_message_is_due_at_whole_seconds(tmp_path: Path, topic: str, l
 
 
 def verdict_with(directory: Path, maps_max: int) -> tuple[verify.Verdict, int]:
-    """The verdict of `verify` with a limit of memory maps, and the highest number of maps that the kernel reported."""
+    """Returns the verdict of `verify` under a limit of memory maps, and the most maps that the process had at once."""
     seen: list[int] = []
     map_file = RealFiles.map
 
@@ -216,7 +216,7 @@ def test_a_store_may_have_more_files_than_maps(sound: Path, tmp_path: Path, is_d
     few, least = verdict_with(directory, 2)
     assert (few.problems, few.queues, few.messages) == (many.problems, many.queues, many.messages)
     assert bool(few.problems) is is_damaged
-    # A new map is created before an old map is released, and the log's reader holds another map of its file.
+    # A new map is created before an old map is released, and the log's reader has one more map.
     assert least <= 4
     assert most > 4
 
