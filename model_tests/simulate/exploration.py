@@ -1,4 +1,4 @@
-"""Tries schedules of the hold service against the specification: all (`explore`), or random ones (`wander`).
+"""Compares schedules of the hold service with the specification: all (`explore`) or random ones (`wander`).
 
 `coverage_of` reports how many states the schedules reach under tiny bounds. A state that no schedule reaches has one of
 the `REASONS`; a state without a reason is a gap in the schedules or the code.
@@ -31,11 +31,11 @@ REASONS: Final = {
     "together": "the clock releases all due pulls at once, the specification one after another",
     "behind": "a state that only one of these leads to",
 }
-"""Name of a reason -> why no schedule reaches some states of the specification."""
+"""Maps the name of each reason to the explanation why no schedule reaches some states of the specification."""
 
 
 def ways_lost(world: Lockstep) -> set[str]:
-    """Return the actions (hold or keep) that left a pull waiting for its deadline although a message is readable."""
+    """Return the actions (hold or keep) after which a pull waits for its deadline although a message is readable."""
     end = world.queues.visible_end(*KEY)
     held = [slot.pull for slot in world.slots if slot.pull is not None and slot.pull.phase is HELD]
     waiting = [pull for pull in held if pull.offset < end]
@@ -122,7 +122,7 @@ class Coverage:
     states: int
     of: int
     unreached: Counter[str]
-    """Reason -> number of states that no schedule reached; the reason is empty if it is unknown."""
+    """Maps each reason, or "" if the reason is unknown, to the number of states that no schedule reached."""
 
 
 def coverage_of(policy: Policy, bounds: Bounds) -> Coverage:
@@ -151,7 +151,7 @@ def why_not(model: Model, state: Packed) -> str | None:
 
 
 def _lets_go_of_one(model: Model, values: Mapping[str, int]) -> bool:
-    """Whether one of two due pulls is still held while the other pull is queued."""
+    """Whether one pull is still held and another is already queued after both deadlines have passed."""
     due = [
         name.removeprefix("deadline_") for name, value in values.items() if name.startswith("deadline_") and not value
     ]

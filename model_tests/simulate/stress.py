@@ -14,9 +14,9 @@ from longpoll_simulation.world import Grain, LineTracing, StuckError, World
 from longpoll_spec.errors import LongpollError
 
 STEPS_MAX: Final = 200_000
-"""Maximum number of scheduling points of a run; only an endless loop reaches it."""
+"""Maximum number of scheduling points of a run. Only an endless loop reaches this number."""
 FEW_SHARE: Final = 0.7
-"""Share of runs with only a few switches; the other runs switch every few scheduling points."""
+"""Share of runs with only a few switches between actors. The other runs switch every few scheduling points."""
 
 
 class Preemption:
@@ -55,7 +55,7 @@ class Run(Protocol):
 
 
 def first_fault(seeds: Iterable[int], make: Callable[[int], Run]) -> tuple[int, BaseException] | None:
-    """The first seed whose run fails, with its exception; None if no run fails."""
+    """Returns the first seed whose run fails, with the run's exception; None if no run fails."""
     for seed in seeds:
         run = make(seed)
         try:

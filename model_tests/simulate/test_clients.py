@@ -83,19 +83,19 @@ HOLD_MS: Final = 2_000
 PULL_TIMEOUT_S: Final = 4.0
 CACHED_SIZE_MAX: Final = 1_000
 PAUSES_S: Final = (0.0, 0.0, 0.01, 0.5, 2.3)
-"""Pauses before a message, in seconds; the longest is longer than a hold."""
+"""Pauses in seconds before a message is sent; the longest pause is longer than a pull may be held."""
 SIZES: Final = (10, 100, 400)
 BEYOND: Final = 50
 CUT_SHARE: Final = 0.3
 BEYOND_SHARE: Final = 0.3
 SETTLED_S: Final = 1.0
-"""Time in seconds after which a new consumer has been assigned its queues and its pulls are held."""
+"""Seconds after which a new consumer has its queues assigned and its pulls are held."""
 LOOK_S: Final = 0.01
 HELD_COUNT: Final = QUEUES + 1
 """Held pulls of a settled consumer: one per queue, and one for its retry queue."""
 PROMPT_S: Final = 0.3
 CUT_S: Final = 2 * RETRY_S + 1.0
-"""Time limit in seconds after a cut, which includes the delay before a pull or a connection is retried."""
+"""Time limit in seconds for a message after the connections were cut, including the delays before retries."""
 END_S: Final = 60.0
 
 
@@ -103,9 +103,9 @@ END_S: Final = 60.0
 class ClientRun:
     """One run. Invariant: `acknowledged_s` and `consumed_s` map each body to the virtual time of its first event.
 
-    The seed chooses pauses between messages (some longer than a hold), a consumer with a low flow-control limit, a
-    stored offset beyond the queue's end, and a cut of every connection. Each acknowledged message must be consumed
-    promptly, and exactly once if no connection was cut.
+    The seed chooses pauses between messages, and whether the consumer has a low flow-control limit, a stored offset
+    beyond the queue's end, or connections that are cut. Each acknowledged message must be consumed promptly, and
+    exactly once if no connection was cut.
     """
 
     seed: int
@@ -179,7 +179,7 @@ class ClientRun:
             self.send(producer, f"{number}".encode().ljust(self.draw.choice(SIZES), b"."))
 
     def send(self, producer: Producer, body: bytes) -> None:
-        """Send until acknowledged; a cut may duplicate the message."""
+        """Send the message until it is acknowledged, which may duplicate it if the connection is cut."""
         for _ in range(10):
             try:
                 producer.send(TOPIC, body)
@@ -216,7 +216,7 @@ class ClientRun:
 
 
 def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, float]:
-    """Run a producer and a push consumer; returns bodies in order, scheduling points and virtual seconds."""
+    """Run a producer and a push consumer; returns bodies in order, number of scheduling points and virtual seconds."""
     cluster = Cluster(RandomWalk(seed))
     bodies: list[bytes] = []
 

@@ -70,7 +70,7 @@ class Side:
             }[name]()
 
     def data_from(self, _path: str, which: int, at: int) -> object:
-        """Whether all skipped bytes are zero; the position may differ."""
+        """Skip zeros from `at` on; returns whether the position is valid, and the skipped bytes that are not zero."""
         if not self.maps:
             return None
         mapped = self.maps[which % len(self.maps)]
@@ -155,7 +155,7 @@ def operations() -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]]]:
 
 
 def is_left_out(side: Side, operation: str, path: str, arguments: tuple[Any, ...]) -> bool:
-    """Whether an operation is skipped, because a mapped file would grow or its name would be reused."""
+    """Whether an operation needs all maps closed, because a mapped file would grow or its name be reused."""
     if operation in {"append", "append_more", "write_atomic"}:
         return True
     if operation != "map" or not arguments[2]:
@@ -198,7 +198,7 @@ def cuts(disk: Disk, count: int = 200, order: Order = "none") -> list[SimulatedF
 
 
 def test_only_synced_bytes_survive_a_power_cut_for_certain() -> None:
-    """After a power cut, a page written since its sync may be old, new or torn, and a synced page stays."""
+    """After a power cut, a page written since its last sync may be old, new or torn, and a synced page is unchanged."""
     disk, files = filled()
     mapped = files.map("/d/f", 2 * PAGE_SIZE, writable=True, create=True)
     mapped.view[:] = b"s" * len(mapped.view)
@@ -217,7 +217,7 @@ def test_only_synced_bytes_survive_a_power_cut_for_certain() -> None:
 
 @pytest.mark.parametrize("cleared", [None, 0, 1, 2])
 def test_a_page_of_a_failed_sync_is_written_after_it_was_cleared(cleared: int | None) -> None:
-    """After a failed sync, the system treats the page as written until it is changed, and clearing it is a change."""
+    """After a failed sync, the system treats the page as written until the page is changed, for example cleared."""
     failing = ["sync"]
 
     def before(operation: str, _path: str) -> None:
@@ -235,13 +235,13 @@ def test_a_page_of_a_failed_sync_is_written_after_it_was_cleared(cleared: int | 
         mapped.clear_from(cleared)
         mapped.view[:2] = b"ab"
     mapped.sync(0, 3)
-    # Clearing only zeros changes nothing.
+    # Clearing bytes that are already zero does not change the page.
     left = {b"ab\0"} if cleared in {0, 1} else {b"ab\0", b"\0\0\0"}
     assert {each.read("/d/f") for each in cuts(disk)} == left
 
 
 def test_any_prefix_of_the_appended_bytes_may_survive() -> None:
-    """Any number of the bytes appended since the last sync may remain, perhaps with zeros."""
+    """After a power cut, any prefix of the bytes appended since the last sync may remain, perhaps followed by zeros."""
     disk, files = filled()
     file = files.open_append("/d/f")
     file.write(b"s" * 5000)
@@ -259,7 +259,7 @@ def test_any_prefix_of_the_appended_bytes_may_survive() -> None:
 
 
 def test_names_are_durable_with_their_directory() -> None:
-    """Created and removed names are uncertain until their directory is synced, even if the file itself was synced."""
+    """A created or removed name is durable only after a sync of its directory, even if the file itself was synced."""
     disk, files = filled()
     files.make_directory("/d/sub")
     mapped = files.map("/d/new", 10, writable=True, create=True)
@@ -277,7 +277,7 @@ def test_names_are_durable_with_their_directory() -> None:
 
 
 def test_lengths_are_durable_with_their_file() -> None:
-    """A file with a durable name may be empty until its sync. A file that was cleared keeps its length."""
+    """A file with a durable name may be empty until the file is synced. A file that was cleared keeps its length."""
     disk, files = filled()
     mapped = files.map("/d/f", 100, writable=True, create=True)
     files.sync_directory("/d")
@@ -290,7 +290,7 @@ def test_lengths_are_durable_with_their_file() -> None:
 
 
 def test_a_replaced_file_is_old_or_new() -> None:
-    """A power cut during a replacement leaves the old or the new bytes; after a finished one, the new bytes."""
+    """A power cut during a replacement leaves the old or the new bytes; after it, the new bytes."""
     seen: list[set[bytes]] = []
 
     def before(_operation: str, _path: str) -> None:
@@ -310,7 +310,7 @@ def test_a_replaced_file_is_old_or_new() -> None:
 
 
 def test_changes_in_order() -> None:
-    """On a file system with ordered changes, the presence of a later name implies every earlier one."""
+    """If a file system orders changes and a name survives a power cut, all earlier names survive too."""
     disk, files = filled()
     mapped = [files.map(f"/d/{name}", 1, writable=True, create=True) for name in "abc"]
     prefixes = {("",), ("a",), ("a", "b"), ("a", "b", "c")}
@@ -322,7 +322,7 @@ def test_changes_in_order() -> None:
 
 
 def test_a_kill_keeps_all_data_and_frees_the_locks() -> None:
-    """A kill keeps all live data, makes nothing durable, and stops the killed process's writes."""
+    """A kill keeps all written data but makes nothing durable, and the killed process writes no more."""
     disk, files = filled()
     files.lock("/d/lock")
     with pytest.raises(BlockingIOError) as locked:

@@ -55,7 +55,7 @@ class Desk:
     own: set[int] = field(factory=set)
     left: list[int] = field(factory=list)
     shown: list[int] = field(factory=list)
-    """The number of answers that had been sent each time that durable messages became visible."""
+    """Each time that durable messages became visible: the number of answers that had been sent by then."""
 
     def __attrs_post_init__(self) -> None:
         self.disk = Disk(self.runtime)
@@ -71,7 +71,7 @@ class Desk:
         return self.runtime.monotonic_ns() - self.begun_ns
 
     def append(self, number: int) -> None:
-        """Submit a send from a thread with an outbox; the number of the send is also the log end."""
+        """Submit a send from a thread with an outbox. The send's number also serves as the log's end."""
         outbox = Outbox()
 
         def done(is_durable: bool, used: Outbox) -> None:
@@ -95,7 +95,7 @@ def played(play: Callable[[Desk], None]) -> Desk:
 
 
 def test_a_send_before_the_start_and_after_the_stop_syncs_itself() -> None:
-    """Before the start and after the stop no committer runs, so the send syncs itself and is answered at once."""
+    """Before its start and after its stop, the committer does not run, so each send syncs and is answered at once."""
 
     def play(desk: Desk) -> None:
         desk.append(1)
@@ -110,7 +110,7 @@ def test_a_send_before_the_start_and_after_the_stop_syncs_itself() -> None:
 
 
 def test_one_sync_answers_all_sends_that_came_during_the_previous_one() -> None:
-    """The messages become visible before their answers, on another thread, and the answers are sent at once."""
+    """Another thread makes the messages visible before it answers the sends, and it sends the answers at once."""
 
     def play(desk: Desk) -> None:
         desk.disk.sync_s = 1.0
@@ -130,7 +130,7 @@ def test_one_sync_answers_all_sends_that_came_during_the_previous_one() -> None:
 
 
 def test_a_send_to_a_slow_disk_times_out_exactly_at_its_deadline() -> None:
-    """The deadline is exact to the nanosecond, also after an early wake-up, and no answer comes twice."""
+    """The send times out at its deadline to the nanosecond, even after an early wake-up, and is answered only once."""
 
     def play(desk: Desk) -> None:
         desk.disk.sync_s = 6.0
@@ -146,13 +146,13 @@ def test_a_send_to_a_slow_disk_times_out_exactly_at_its_deadline() -> None:
         desk.service.stop()
 
     desk = played(play)
-    # The second sync begins at 6 s, which is too late for the two other sends, so they time out one after the other.
+    # The second sync begins at 6 s, too late for the second and third sends, which time out one after the other.
     assert desk.answered == {1: (False, 5 * S), 2: (False, 9 * S), 3: (False, 10 * S - 1)}
     assert (desk.left, desk.disk.syncs) == ([1, 2, 3], 2)
 
 
 def test_only_sends_of_a_failed_sync_get_an_error() -> None:
-    """Only sends of the failed sync get an error; data of an earlier sync stays durable."""
+    """Sends whose sync failed get an error, and data of an earlier sync stays durable."""
 
     def play(desk: Desk) -> None:
         desk.service.start()
@@ -175,7 +175,7 @@ def test_only_sends_of_a_failed_sync_get_an_error() -> None:
 
 
 def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A send above the limit syncs itself and so waits for the disk."""
+    """If too many sends wait, the next send syncs the log itself and so waits for the disk."""
     monkeypatch.setattr(durability, "WAITING_COUNT_MAX", 2)
 
     def play(desk: Desk) -> None:

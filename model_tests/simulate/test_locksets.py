@@ -1,4 +1,4 @@
-"""Each lock that a method requires is held, and a call without its lock is found in the first run.
+"""Checks that each lock that a method requires is held, so that a call without its lock fails in the first run.
 
 The tests use the lockset method of Eraser (Savage et al., SOSP 1997) with known locks: a method that requires a lock
 checks at every call that the caller holds the lock. A removed lock therefore shows in the first run that calls the
@@ -45,7 +45,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.sync import OUTSIDE, SimulatedLock
 
 HINTS: Final = frozenset({"has"})
-"""Calls of a hold table that are allowed without its lock, because their result is only a hint."""
+"""Calls of a hold table that need no lock, because their callers use the results only as hints."""
 TABLE_CALLS: Final = tuple(
     name for name, each in vars(HoldTable).items() if callable(each) and name[0] != "_" and name not in HINTS
 )
@@ -231,7 +231,7 @@ def _watch_sends(watch: Watch) -> None:
 
 
 def _name_leaving(watch: Watch, store: Any) -> None:
-    """Stop checking queues that are being removed, because they get no messages and only one thread uses them."""
+    """Require only the deletion lock for files of queues that are being removed and so get no messages."""
     for topic in store._table.leaving.values():
         for queue in topic.queues.values():
             watch.name(queue.segments, store._deletion_lock)
@@ -274,7 +274,7 @@ def _watch_store(watch: Watch) -> None:
 
 
 def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
-    """Run stages of the hold table until a violation is seen, and return their number; other faults are ignored."""
+    """Run stages of the hold table until a violation is seen; ignores other faults and returns the number of stages."""
     for seed in count():
         if seen or not goes_on():
             return seed
@@ -298,7 +298,7 @@ def of_store() -> int:
         patch.setattr(queue_builder, "HANDED_COUNT_MAX", 3)
         store = MessageStore.open(runtime, directory, attrs.evolve(SMALL, index=False))
         store.put(message(body=body))
-        store.flush_queues()  # From this call on the queue's locks are known.
+        store.flush_queues()  # `flush_queues` registers the queue's locks with the watch.
         store.put_batch([message(body=body), message("gone", body=body)])
         store.put_burst([message(), message()])
         store.dispatch(10)
@@ -311,7 +311,7 @@ def of_store() -> int:
 
 
 def of_broker(examples: int = 6) -> int:
-    """Send the suite's requests, and a queue lock, to a broker, and return the number of examples.
+    """Send the suite's requests, and a queue lock request, to a broker; returns the number of examples.
 
     The buffer that hands records to the dispatcher is small, so that the dispatcher also reads the log. Sends wait for
     the disk.

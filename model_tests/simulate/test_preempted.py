@@ -69,13 +69,15 @@ UNWANTED: Final = (tag_filter("blue", None), sql_filter("color = 'blue'", SQL92)
 """Filters that match every message (`WANTED`), and filters that match none (`UNWANTED`)."""
 FILTER_SHARE: Final = 0.25
 UPTIMES_MS: Final = (0, 0, 0, (1 << 31) - 50)
-"""Uptimes of the machine in ms. With the largest, deadlines need more than 31 bits."""
+"""The machine's possible uptimes in ms. With the longest uptime, deadlines need more than 31 bits."""
 HELD_MAX: Final = 4
-"""Limit on held pulls if the policy checks the limit under the lock: one more than are held before the run."""
+"""The limit on held pulls, one more than the number of pulls held before the run.
+
+It applies if the policy checks the limit under the lock."""
 QUEUE_LIMITS: Final = (None, None, None, 2)
-"""Limit on held pulls of one queue: None, or as many as one queue has before the run."""
+"""The possible limits on held pulls of one queue: None, or the number of pulls that a queue has before the run."""
 FIRST_QUEUES: Final = (0, 5)
-"""The topic's first queue, so that the topic's shard is before or after the other topic's shard.
+"""Ids of the topic's first queue, chosen so that its shard is before or after the other topic's shard.
 
 A thread that traverses all shards must be tested with a pull that arrives in a shard before or after its position."""
 BURST_SHARE: Final = 0.5
@@ -97,9 +99,10 @@ MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
     # A pull with a deadline arrives while the deadline thread looks for the earliest remaining deadline.
     (STRICT, ("clock", "hold e")),
     (STRICT, ("arrive a", "hold b")),  # The last pull of a channel is released while the channel's next pull arrives.
-    (STRICT_LOOK, ("role", "close e")),  # The pull taken by a returning master belongs to a channel that closes.
+    # The pull that a change of the broker's role releases belongs to a channel that closes.
+    (STRICT_LOOK, ("role", "close e")),
 )
-"""Pairs of actors that rarely meet by chance in a short section, with their policy."""
+"""Pairs of actors, with a policy, that rarely run the same short critical section at the same time by chance."""
 MEETING_SHARE: Final = 0.4
 STOP_SHARE: Final = 0.1
 Key = tuple[str, int]
@@ -132,7 +135,7 @@ class Log:
 
 @define(eq=False)
 class Stage:
-    """One run. Invariant: `pulls` has all pulls; `ran` and `refused` count how often each was released."""
+    """One run. Invariant: `pulls` has all pulls, and `gone` counts how often each pull was run or refused."""
 
     seed: int
     preemption: Preemption = field(init=False)
@@ -150,19 +153,19 @@ class Stage:
     woken: bool = field(default=False, init=False)
     """Whether the deadline thread was woken since it last computed how long to sleep."""
     sleeps_until_ms: float = field(default=float("inf"), init=False)
-    """The end of the current sleep of the clock's thread."""
+    """The time at which the deadline thread's current sleep ends."""
     filters: random.Random | None = field(default=None, init=False)
     """A random generator for the pulls' filters; None if all filters match every message."""
     uptime_ms: int = field(default=0, init=False)
     bursts: bool = field(default=False, init=False)
     """Whether three pulls are held together instead of one."""
     before: dict[Pull, int] = field(factory=dict, init=False)
-    """Pull that was held before the actors began -> its position in the order in which pulls were held."""
+    """Maps each pull that was held before the actors began to its position in the order in which pulls were held."""
     told: dict[tuple[str, Key], int] = field(factory=dict, init=False)
-    """(Actor, queue) -> the number in `before` of the last pull that the actor notified of a message."""
+    """Maps (actor, queue) to the position, as in `before`, of the last pull that the actor notified of a message."""
     dropped: set[Pull] = field(factory=set, init=False)
     wrong: list[str] = field(factory=list, init=False)
-    """Faults seen when pulls ran.
+    """Faults that were seen while pulls ran.
 
     The run raises them at its end, because the dispatcher survives exceptions in a traversal."""
     swept: bool = field(default=False, init=False)
@@ -207,7 +210,7 @@ class Stage:
         return self.now_ms * 1_000_000
 
     def step(self, action: str) -> None:
-        """Do nothing, because every bytecode is a scheduling point."""
+        """Do nothing, because the scheduler may interrupt an actor at every bytecode anyway."""
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
         if pull in self.dropped:
@@ -257,7 +260,7 @@ class Stage:
         self.dispatcher.run(Outbox())
 
     def look_at_clock(self) -> None:
-        """Run the deadline thread once: compute its sleep, release pulls, compute its sleep again."""
+        """Run the deadline thread's loop once: compute its sleep, release due pulls, compute its sleep again."""
         self.sleep()
         self.service.run(Outbox())
         self.sleep()
@@ -327,7 +330,7 @@ class Stage:
             notifier.LARGE_HERD = large_herd  # type: ignore[misc]
         self.look()
         self.look_at_sleep()
-        # Also check that no deadline was lost.
+        # With one deadline per pull, also check that no deadline was lost.
         if self.policy.expiry == "own_deadline":
             self.now_ms = self.uptime_ms + LATE_MS
             self.service.wait_s()
@@ -336,7 +339,7 @@ class Stage:
             self.look()
 
     def hold_some(self) -> None:
-        """Hold three pulls in two queues, and create a stale earliest deadline."""
+        """Hold three pulls in two queues, and let a closed channel leave a stale earliest deadline."""
         for key, channel, deadline_ms in (
             (self.keys[0], "c", DUE_MS),
             (self.keys[0], "e", LATE_MS),
@@ -372,7 +375,7 @@ class Stage:
         assert not (self.stopped and held), "a pull is held after the stop"
 
     def look_at_sleep(self) -> None:
-        """Check that the clock's thread was woken, or sleeps at most until the earliest deadline."""
+        """Check that the deadline thread was woken, or that it sleeps at most until the earliest deadline."""
         due = []
         for shard in self.service._shards:
             with shard.lock:
@@ -408,7 +411,7 @@ def test_the_hold_table_is_correct_under_many_interleavings() -> None:
 
 
 def commits_forward(*, seed: int) -> bool:
-    """Whether two threads that commit offsets forward only leave the greater offset."""
+    """Whether the greater offset remains after two threads each commit an offset that may only move forward."""
     preemption = Preemption(seed, [str(offsets.__file__)])
     table = Offsets(guard=preemption.lock())
     table.commit("T", "G", 0, 1)

@@ -1,4 +1,4 @@
-"""Each segment between scheduling points of the hold table's threads is a step of the specification."""
+"""Each segment of the hold table's threads between two scheduling points is a step of the specification."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEED: Final = 11
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_random_schedules_follow_the_specification(policy: Policy) -> None:
-    """Three pulls and three messages are enough for every kind of step to occur."""
+    """Each run has three pulls and three messages, which are enough for every kind of step to occur."""
     found = wander(policy, LARGER, seed=SEED, runs=20, moves=70)
 
     assert found.moves.total() > 1000
@@ -50,7 +50,7 @@ def test_random_schedules_follow_the_specification(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_of_one_pull_follows_the_specification(policy: Policy) -> None:
-    """For one pull and one message all schedules are tried; wakeups are lost only where the specification allows it."""
+    """Every schedule of one pull and one message is tried. Wakeups are lost only where the specification allows it."""
     found = explore(policy, TINIEST)
 
     assert found.places > 100
@@ -80,13 +80,13 @@ def test_every_schedule_of_two_pulls_follows_the_specification(policy: Policy) -
 
 @pytest.fixture
 def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settle small herds of pulls only after the pulls are handed out, as is done for large herds."""
+    """Treat each group of woken pulls as a large herd, which is settled only after its pulls are handed out."""
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
 
 
 @pytest.mark.usefixtures("settles_later")
 def test_a_herd_that_settles_later_follows_the_specification() -> None:
-    """Whatever happens between a traversal in place and its end, the table is tidy afterwards."""
+    """Other steps may happen between a traversal in place and its end, and no wakeup is lost."""
     found = wander(STRICT, LARGER, seed=SEED, runs=25, moves=70)
 
     assert {"notify_start", "expire", "hold"} <= set(found.law)
@@ -94,7 +94,7 @@ def test_a_herd_that_settles_later_follows_the_specification() -> None:
 
 
 def test_a_schedule_can_be_replayed() -> None:
-    """A list of steps in which RocketMQ 4.9 loses a wakeup by its put-back loses the wakeup again."""
+    """A recorded schedule in which RocketMQ 4.9 loses a wakeup by its put-back loses the wakeup again."""
     schedule = explore(ROCKETMQ_4_9, TINIEST).lost["by keep"]
     model = specification_of(ROCKETMQ_4_9, TINIEST)
     with run(model, successors(model)) as world:
@@ -162,7 +162,7 @@ def test_every_counterexample_is_a_schedule_of_the_code(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(ROCKETMQ, lambda policy: policy in QUICK))
 def test_strict_cannot_follow_a_counterexample(policy: str) -> None:
-    """Either the specification or the code of strict cannot follow the counterexample, or the property holds."""
+    """Strict cannot follow another policy's counterexample to its end, or can follow it and keeps the property."""
     for name in broken(policy):
         trace, cannot = under(STRICT, trace_of(policy, name))
         followed = follow(trace)

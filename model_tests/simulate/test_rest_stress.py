@@ -39,7 +39,7 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 10_911
 STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()
 LONG_S: Final = 2.0
-"""Timeout in seconds of calls that get an answer. A call that takes this long was forgotten."""
+"""Timeout in seconds of calls that get an answer. If a call takes this long, the reader has forgotten it."""
 SHORT_S: Final = (0.05, 0.2)
 PROMPT_S: Final = 0.03
 """Maximum delay of an answer or timeout, in seconds; each scheduling point takes a microsecond."""
@@ -48,7 +48,7 @@ MUTE: Final = b"mute"
 FIRST_COUNT: Final = 8
 """Calls that an actor begins at once, so that the calls of two actors exceed `ALONE_COUNT_MAX` and the reader rests."""
 SWITCHED: Final = (500, 2_000, 6_000)
-"""Numbers of scheduling points at the beginning of a run, among which its few switches are drawn."""
+"""Each run draws one of these numbers, and its few switches occur within as many first scheduling points."""
 CLOSE_SHARE: Final = 0.15
 
 
@@ -164,7 +164,7 @@ class Stage:
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Check that each call ends once: soon after its begin if answered, else soon after its timeout."""
+        """Check that each answered call ends soon after its begin, and each other call once, soon after its timeout."""
         assert self.told.keys() == self.begun_ns.keys(), f"without a result: {self.begun_ns.keys() - self.told.keys()}"
         for name, (answer, told_ns) in self.told.items():
             begun_ns, timeout_s = self.begun_ns[name]
@@ -179,7 +179,7 @@ class Stage:
 
 
 SEEDS: Final = 100
-"""The number of runs of a quick test, which takes a second; each injected fault is found in one of them."""
+"""The number of runs of a quick test, which takes a second. Each injected fault fails one of these runs."""
 SEEDS_LONG: Final = 4_000
 
 

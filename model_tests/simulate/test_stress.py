@@ -130,7 +130,7 @@ class ChannelStage:
         self.look()
 
     def look(self) -> None:
-        """Check that each answer was sent once, complete and in its thread's order; after a close, only a prefix."""
+        """Check that each thread's answers were sent once, complete and in order, or up to the channel's close."""
         text = bytes(self.sent)
         wanted = {name: list(frames) for name, frames in self.frames.items()}
         while text:
@@ -145,7 +145,7 @@ class ChannelStage:
 POOL_FILES: Final = (str(pull_pool.__file__),)
 LATE_MS: Final = 5
 TAKES_S: Final = (0.0, 0.0, 0.002, 0.02)
-"""Durations of tasks, in seconds; the longest makes later tasks late."""
+"""Durations of tasks in seconds. The longest task makes the tasks after it late."""
 TASKS: Final = 3
 
 
@@ -219,17 +219,17 @@ BIG_SIZE: Final = 700
 EXPIRES: Final = 4
 FULL: Final = 0.9
 PAIR_SHARE: Final = 0.3
-"""Share of runs that have only one producer, which sends two messages at a time, and one dispatcher.
+"""Share of runs with only one producer, which sends two messages at a time, and one dispatcher.
 
 Such runs are longer. The second message is not handed over, so the dispatcher repeatedly falls behind and catches up,
-and producer and dispatcher often meet in a section of a few accesses."""
+and producer and dispatcher often run the same section of a few accesses at the same time."""
 PAIR_PUTS: Final = 8
 FAILING_SHARE: Final = 0.2
 MAPS: Final = (1, 2, 1000)
 READERS: Final = 2
 READS: Final = 2
 HANDED_MAX: Final = (1, 2, 100)
-"""Number of records that are handed over to a dispatcher that lags behind; it reads later records from the log."""
+"""How many records are handed over to a dispatcher that has fallen behind. It reads later records from the log."""
 
 
 @define(eq=False)
@@ -272,7 +272,7 @@ class StoreStage:
         return self.preemption.random
 
     def before(self, operation: str, path: str) -> None:
-        """Make a file call a scheduling point, or let it fail with OSError."""
+        """Before a file operation, let the scheduler switch, or raise OSError as planned."""
         self.preemption.world.point(operation, path)
         if self.failing and "/consumequeue/" in path and operation in {"create", "map", "reserve"}:
             self.failing -= 1
@@ -337,14 +337,14 @@ class StoreStage:
         self.stored_ms = max(self.stored_ms, store_ms)
 
     def dispatch(self) -> None:
-        """Make messages visible once or twice; in a run of a pair, as often as messages arrive."""
+        """Make messages visible once or twice, or `PAIR_PUTS` times in a run of a pair."""
         for _ in range(PAIR_PUTS if self.is_pair else self.random.randint(1, 2)):
             self.show()
             if self.is_pair:
                 self.runtime.sleep(0)
 
     def show(self) -> None:
-        """Make a few messages visible and record them. A full disk is ignored, because the call is repeated later."""
+        """Make a few messages visible and record them; ignore errors of a full disk, because another call retries."""
         try:
             self.arrivals += self.store.dispatch(self.random.choice((1, 3, 100)) if not self.is_pair else 100)
         except OSError:
@@ -369,7 +369,7 @@ class StoreStage:
             self.store.delete_topic(GONE)
 
     def expire(self) -> None:
-        """Remove expired files from the full disk while some messages are visible and durable, and others are not."""
+        """Remove expired files from a full disk while only some messages are visible and durable."""
         for _ in range(EXPIRES):
             self.show()
             self.store.flush()

@@ -53,7 +53,7 @@ Plant = Callable[[], AbstractContextManager[Any]]
 
 
 def test_promises_are_kept() -> None:
-    """The runs have every schedule and fault: kills, power cuts, cut connections, stops, clock steps and pauses."""
+    """The runs include every kind of schedule, kills, power cuts, cut connections, stops, clock steps and pauses."""
     kinds = {mishap.kind for seed in SEEDS for mishap in plan_of(seed).mishaps}
 
     assert search(Settings(), SEEDS) is None
@@ -64,7 +64,7 @@ def test_promises_are_kept() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", ["strict", "strict-clone"])
 def test_promises_are_kept_for_a_day(policy: str) -> None:
-    """Eleven thousand seeds of each of our policies take more than a day of the broker's virtual time."""
+    """Eleven thousand seeds per policy of ours take more than a day of the broker's virtual time."""
     lived_ms: list[float] = []
 
     def told(_seed: int, outcome: Outcome) -> bool:
@@ -90,7 +90,7 @@ def other_queue(service: HoldService, key: tuple[str, int], *rest: Any) -> None:
 
 
 def of_whole_frames() -> AbstractContextManager[Any]:
-    """Inject a fault: the beginning of a frame is lost if the rest of the frame arrives later."""
+    """Inject a fault: if a frame arrives in parts, the broker loses all parts but the last."""
 
     def receives(connection: Connection, data: bytes) -> None:
         connection._frames = FrameReader(connection._size_max)
@@ -120,7 +120,7 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),
     "a crash is recovered as a stop": (as_if_closed, {"told nothing", "lost", "two at one offset"}, {"kill", "power"}),
 }
-"""Injected fault -> (promises that it breaks, disturbances of which the run needs at least one)."""
+"""Maps each fault to (function that injects it, promises that it may break, disturbances that it needs)."""
 
 
 def troubles(seed: int) -> set[str]:
@@ -129,7 +129,7 @@ def troubles(seed: int) -> set[str]:
 
 
 def test_a_killed_process_writes_nothing_more() -> None:
-    """A `finally` runs when the simulation ends its thread, but no write reaches the killed process's disk."""
+    """When the simulation ends a thread, its `finally` block runs, but no write reaches the killed process's disk."""
     spawn, start = SimulatedRuntime.spawn, Run.start
     wrote: list[str] = []
     seen: set[str] = set()
@@ -306,7 +306,7 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
 
 
 def test_the_turns_of_a_run_replay_it() -> None:
-    """The recorded turns repeat a run with its pauses: the same points, times and answers."""
+    """The recorded turns, including pauses, repeat the run's scheduling points, times and answers."""
     stalled = changed = 0
     for seed in SEEDS_AGAIN:
         outcome = one_run(Settings(), seed)
@@ -378,7 +378,7 @@ def test_the_command_reports_a_failure() -> None:
 
 
 def test_a_start_after_a_power_cut_may_log_the_truncation() -> None:
-    """With seed 1141 the disk kept a complete record after a torn one, which breaks no promise."""
+    """With seed 1141 a complete record follows a torn record on the disk; truncating both breaks no promise."""
     done = told("--runs", "1", "--seed", "1141")
 
     assert done.exit_code == 0, done.stdout

@@ -1,4 +1,4 @@
-"""The simulation's scheduler: turns determine a run, time passes only if no actor can run, deadlocks are errors."""
+"""The scheduler: turns determine a run, time passes only if no actor can run, and a deadlock is an error."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def added(strategy: Strategy, *, locked: bool) -> tuple[int, str, tuple[Turn, ..
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_lock_is_necessary_and_sufficient(make: Callable[[int], Strategy]) -> None:
-    """With every strategy some seed loses an increment without the lock, and no seed does so with the lock."""
+    """With every strategy, some seed loses an increment without the lock, and no seed loses one with the lock."""
     assert all(added(make(seed), locked=True)[0] == 6 for seed in SEEDS)
     assert any(added(make(seed), locked=False)[0] < 6 for seed in SEEDS)
 
@@ -100,7 +100,7 @@ def test_time_passes_only_if_no_actor_can_run() -> None:
 
 
 def test_a_deadlock_names_the_stuck_actors() -> None:
-    """If all actors wait without a time limit, the error names the reason of each actor."""
+    """If all actors wait without a time limit, the error names the reason why each actor waits."""
     world = World(RandomWalk(1))
 
     with pytest.raises(StuckError, match="main waits for the end of reader; reader waits for a flag"):
@@ -142,7 +142,7 @@ def test_a_failure_ends_the_run_and_all_its_actors() -> None:
 
 
 def test_an_early_notify_is_lost_and_detected() -> None:
-    """If the check is outside of the lock, some schedule waits for ever; if it is inside the lock, none does."""
+    """If a waiter checks its condition outside the lock, some schedule never wakes it; inside, every one does."""
 
     def stuck(seed: int, *, looks_in_lock: bool) -> bool:
         world = World(RandomWalk(seed))
@@ -175,7 +175,7 @@ def test_an_early_notify_is_lost_and_detected() -> None:
 
 @pytest.mark.parametrize("grain", ["line", "access"])
 def test_a_switch_may_come_between_a_read_and_a_write(grain: Grain) -> None:
-    """`count += 1` on one line loses an increment only at the finer granularity; on two lines, at both."""
+    """`count += 1` on one line loses an increment only at the finer granularity. On two lines it does so at both."""
 
     def lost(seed: int, *, apart: bool) -> bool:
         world, shared = World(FewSwitches(seed, (10,))), Shared()
@@ -196,7 +196,7 @@ def test_a_switch_may_come_between_a_read_and_a_write(grain: Grain) -> None:
 
 
 def test_the_release_of_a_lock_is_a_scheduling_point() -> None:
-    """A value that was read under a lock may be outdated after its release."""
+    """A value that an actor read under a lock may be outdated once the actor has released the lock."""
 
     def lost(seed: int) -> bool:
         world, shared = World(RandomWalk(seed)), Shared()
@@ -214,7 +214,7 @@ def test_the_release_of_a_lock_is_a_scheduling_point() -> None:
 
 
 def test_a_failing_run_is_shrunk() -> None:
-    """A random run that loses an increment shrinks to two switches: between read and write, and back."""
+    """A random run that loses an increment shrinks to two switches: between a read and its write, and back."""
     seed = next(seed for seed in SEEDS if added(RandomWalk(seed), locked=False)[0] < 6)
     found = added(RandomWalk(seed), locked=False)[2]
 
