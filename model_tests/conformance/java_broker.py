@@ -169,10 +169,10 @@ def listening(command: Sequence[str], home: Path, main: str, port: int) -> Itera
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and wait, because a killed broker would leave its store and its routes as after a crash.
+    """Terminate a process and wait, because a killed broker would leave its store and its routes as after a crash.
 
-    A broker of 5.5 takes up to 16 s on a busy machine. Raises TimeoutExpired, and kills the process, if it does not
-    end.
+    A broker of 5.5 takes up to 16 s to stop on a busy machine. Raises TimeoutExpired, and kills the process, if it does
+    not stop in time.
     """
     process.terminate()
     try:

@@ -271,7 +271,7 @@ def test_no_case_differs_from_java(class_path: str, version: str, *, with_parts:
 
 
 @pytest.mark.parametrize("version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.long)])
-def test_heartbeats_count_in_java_as_in_the_script(version: str, tmp_path: Path) -> None:
+def test_java_handles_heartbeats_as_the_script_expects(version: str, tmp_path: Path) -> None:
     class_path = class_path_of(tmp_path, version)
     with (
         running(class_path, tmp_path / "home", settings="enablePropertyFilter=true") as broker,

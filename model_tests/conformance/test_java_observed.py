@@ -96,7 +96,7 @@ def test_java_misses_its_deadlines_and_nothing_else_is_wrong(java: JavaBroker, t
 
 
 def late_in(history: Path) -> Counter[tuple[int, int]]:
-    """Count, by queue and offset, the pulls that were answered over `WAKE_MS` after pull and message existed."""
+    """Count, by queue and offset, the pulls answered more than `WAKE_MS` after both pull and message had arrived."""
     events, found = events_of(history), Counter[tuple[int, int]]()
     pulls = {event.request: event for event in events if event.event == "request_received"}
     stored_ns = {
@@ -120,8 +120,8 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
         (door,) = proxy.doors.values()
         for number in range(RACES_MAX):
             make_topic(door, topic := f"race-{uuid.uuid4().hex}")
-            # This limit exceeds the judge's by more than the width of the proxy's intervals, so race and judge count
-            # the same pulls.
+            # This limit exceeds the judge's limit by more than the width of the proxy's intervals, so race and judge
+            # count the same pulls.
             plan = RacePlan(topic, RACE_S, QUEUES, late_ms=WAKE_MS + 200, seed=number)
             reports.append(race(door, plan, process_id=java.process_id))
             if sum(len(report.unexplained) for report in reports) >= LOSSES_WANTED:
@@ -190,7 +190,7 @@ POLICY = {"4.9.7": "rocketmq-4.9", "5.5.0": "rocketmq-5"}
 
 @pytest.fixture(params=POLICY)
 def fresh_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, JavaBroker]]:
-    """A version and a fresh broker of it; skips the test if Java or its jars are missing."""
+    """Yields a version and a new broker of this version; skips the test if Java or its jars are missing."""
     with java_broker_of(tmp_path, request.param) as broker:
         yield request.param, broker
 
@@ -237,14 +237,14 @@ def test_stock_brokers_violate_strict(fresh_broker: tuple[str, JavaBroker], tmp_
     assert {row["part"] for row in rows if row["outcome"] == "violated"} <= {"history", "clauses", "races"}
     (judged,) = (row for row in rows if row["part"] == "history")
     assert judged["outcome"] == "violated"
-    # Other rows about behaviour that strict does not promise depend on the run and may come before or after this row.
+    # A run may also have rows about behaviour that strict does not promise, before or after this row.
     assert "answered_by_deadline" in judged["detail"], judged
 
 
 POLICY_OF = {"4.9.7": "rocketmq-4.9", "5.4.0": "rocketmq-5", "5.5.0": "rocketmq-5"}
 AGAIN = ("--only=PULL-READ-*", "--only=SEND-*", "--only=OFFSET-*")
 ALSO = pytest.param("5.4.0", marks=pytest.mark.long)
-"""5.4.0 is compared with the recordings of 5.5.0."""
+"""A version whose broker must conform to the recordings of 5.5.0."""
 
 
 def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
@@ -257,7 +257,7 @@ def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", [*VERSIONS, ALSO])
 def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The broker passes its version's clauses, some again on the same store, and fails the other version's."""
+    """The broker passes the clauses of its version, some also on a used store, and fails one of the other version."""
     with java_broker_of(tmp_path_factory.mktemp("java"), version) as broker:
         for words, least in (((), 100), *([(AGAIN, 20)] if version == VERSIONS[0] else [])):
             code, told = conform(broker, "--policy", POLICY_OF[version], *words)
@@ -324,7 +324,7 @@ def capturing(port: int, file: Path) -> Iterator[None]:
 
 
 def asked_and_told(history: Path) -> Counter[tuple[object, ...]]:
-    """Each pull with its answer, without times and connection names."""
+    """Count the pulls, each with its answer, without times and connection names."""
     pulls = {
         event.request: (event.topic, event.queue, event.offset, event.group, event.expression)
         for event in events_of(history)

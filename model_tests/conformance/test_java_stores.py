@@ -47,7 +47,7 @@ SETTINGS: Final = (
     # Frequent flushes let the checkpoint move during the test.
     "flushIntervalCommitLog=20\nflushIntervalConsumeQueue=20"
 )
-"""Files so small that log, queues and index roll over."""
+"""Settings that make the files so small that log, queues and index roll over."""
 TOPICS: Final = ("Orders", "Other")
 QUEUES: Final = 3
 READY_S: Final = 60.0
@@ -204,7 +204,10 @@ def theirs(home: Path, class_path: str, settings: str = SETTINGS) -> Iterator[tu
 
 
 def go_round(home: Path, sent: Sent, opened: Opened, count: int, turn: int = 0) -> None:
-    """Open the store, check the other broker's messages, send more and check again; from turn 1 on, also the tables."""
+    """Open the store, check the other broker's messages, send more and check again.
+
+    The tables are changed from turn 1 on, and checked from turn 2 on.
+    """
     home.mkdir(exist_ok=True)
     with opened(home) as address, RawClient(address) as client:
         if turn > 1:
@@ -418,10 +421,10 @@ def test_a_flipped_bit_ends_the_log_and_only_ours_saves_the_removed_bytes(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("version", "policy"), [("4.9.7", ROCKETMQ_4_9), ("5.5.0", ROCKETMQ_5)])
-def test_both_brokers_list_a_batch_by_the_same_of_two_tags(
+def test_both_brokers_index_a_batch_by_the_same_of_two_tags(
     class_paths: dict[str, str], tmp_path: Path, version: str, policy: Policy
 ) -> None:
-    """4.9.7 appends the request's properties to each message's properties, so the last tag counts; 5.5.0 does not."""
+    """4.9.7 appends the request's properties to those of each message, so the last tag counts; 5.5.0 appends none."""
     tags = ("TAGS\x01own\x02", "TAGS\x01request\x02"), ("TAGS\x01own\x02", "TAGS\x01\x02"), ("", "TAGS\x01request\x02")
 
     def found(address: tuple[str, int]) -> list[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Our broker's answers compared with those recorded from Apache RocketMQ 4.9.7 and 5.5.0, in each profile.
+"""Our broker gives the answers that were recorded from Apache RocketMQ 4.9.7 and 5.5.0, in each profile.
 
 The recordings are the vectors that `longpoll_conform` plays. The deliberate differences of strict are listed with
 reasons in `longpoll_conform.capabilities` and `docs/conformance.md`. The test also fails if a vector that is listed as
@@ -49,8 +49,8 @@ QUICK_MS: Final = 1500
 FURTHER_TRIES: Final = 2
 """How often a differing case is tried again alone, because on a busy machine an answer may miss its time window."""
 JOBS: Final = {True: 8, False: 40}
-"""Whether the cases are quick -> the number of cases played at once. Slow cases mostly wait, so more of them run at
-once."""
+"""The number of cases played at once, for quick cases (True) and for slow ones. Slow cases mostly wait, so more of them
+run at once."""
 
 
 CASES: Final = {version: recorded(version) for version in sorted(set(VERSIONS.values()))}
@@ -171,7 +171,7 @@ def test_every_case_belongs_to_a_test(policy: str) -> None:
     assert slow <= {"default", "nolongpoll", "sql"}
 
 
-def test_the_list_of_strict_names_cases() -> None:
+def test_the_page_lists_each_intended_difference_of_strict() -> None:
     text = (ROOT / "docs" / "conformance.md").read_text()
     assert dict(re.findall(r"^\| `([a-z]+-\d+)` \| (.+?) \|$", text, re.MULTILINE)) == {
         name: meant.why for name, meant in intended_difference(STRICT.name).items()

@@ -146,7 +146,7 @@ def _holds(count: int) -> list[Bool]:
 
 
 def test_junctions_over_all_other_requests_become_quantifiers() -> None:
-    """A junction over all other requests becomes a quantifier. One over some of them, or about two, is refused."""
+    """A junction over all other requests becomes a quantifier. A junction over some, or over pairs, is refused."""
     everyone = _holds(4)
     rest = Rest(frozenset({1, 2, 3}))
 

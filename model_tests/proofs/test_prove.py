@@ -105,7 +105,7 @@ def _variants() -> list[tuple[str, str]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "setting"), _variants())
-def test_every_knob_is_decided(name: str, setting: str) -> None:
+def test_a_proof_decides_every_property_for_every_knob(name: str, setting: str) -> None:
     policy = with_knob(preset(name), setting)
     explored = explore(specification_of(policy, named("tiny", policy)))
     proof = prove(policy, requests=3)
@@ -120,7 +120,8 @@ def test_every_knob_is_decided(name: str, setting: str) -> None:
 def test_z3_and_exploration_find_runs_of_equal_length() -> None:
     policy = preset("rocketmq-4.9")
     explored = explore(specification_of(policy, named("tiny", policy)))
-    proof = prove(policy, requests=2, depth_max=DEPTH_MAX - 1)  # With the default depth the proof itself explores.
+    # With the default depth the proof would explore, not only unroll.
+    proof = prove(policy, requests=2, depth_max=DEPTH_MAX - 1)
     depths = {each.property_name: each.depth for each in proof.obligations if each.token is not None}
 
     assert depths == {each.name: each.depth for each in explored.verdicts if each.verdict == "violated"}
@@ -210,7 +211,7 @@ def test_time_can_pass_while_buckets_are_traversed_for_a_master() -> None:
     assert proof.verdict("time_can_pass") == "proved"
 
 
-def test_a_solver_that_gives_up_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solver_that_gives_up_leaves_the_property_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("z3.Solver.check", lambda *_args: "unknown")
     proof = prove(preset("strict"), requests=2, names=["answered_once"])
 

@@ -70,7 +70,7 @@ def test_the_command_writes_a_file_for_each_query(tmp_path: Path) -> None:
     assert "is not empty" in again.output
 
 
-def test_a_wrong_obligation_is_written_as_one_with_a_model() -> None:
+def test_a_wrong_obligation_is_written_as_a_satisfiable_query() -> None:
     (first, *_) = _broken()
 
     assert _z3_says(first) == "sat"

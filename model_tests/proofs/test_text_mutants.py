@@ -43,7 +43,7 @@ KNOWN: Final = {
 def test_an_else_branch_with_several_queues_is_in_the_plain_configuration(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The proof for two requests fails. The proof for any number, which includes two, fails too."""
+    """The proof for two requests fails, so the proof for any number, which includes two, fails too."""
     mutant = MUTANTS[name]
     monkeypatch.setattr(mutant.function, "__code__", mutant.code)
     model = specification_of(STRICT, attrs.evolve(WORLDS["bare"], requests=2))

@@ -85,7 +85,7 @@ def whole_of(told: Mapping[str, Answer], *more: Obligation) -> AnyProof:
 
 
 def in_world(name: str, told: Mapping[str, Answer], found: Found = "reached") -> WorldProof:
-    """A configuration in which each property has this verdict, and in which the situation occurs or not."""
+    """Return the proof of a configuration with these verdicts, and with the result `found` for its situation."""
     return WorldProof(name, PLAIN, whole_of(told), (Situation("hold_fires", "", "reached"), Situation("s", "", found)))
 
 
@@ -124,7 +124,7 @@ def test_the_worst_verdict_of_all_configurations_counts(one: Answer, other: Answ
 
 
 def test_only_a_proof_of_all_combinations_is_called_proved() -> None:
-    """Otherwise the headline has the number of unproved combinations, or the configurations that the user chose."""
+    """If combinations are unproved or the user chose the configurations, the headline `proved` says so."""
     good, bad = in_world("plain", {FIRST: "proved"}), in_world("bare", {FIRST: "refuted"})
     left = [NotTaken(("a", "b", "c", "d", "e"), (), ("q",)), NotTaken(("a", "b", "c", "d"), (), ("q",))]
 
@@ -241,8 +241,8 @@ class ScriptedProver:
         return Outcome(self.answer)
 
 
-def test_a_situation_is_searched_with_and_without_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A situation that a choice excludes is found without it; one that needs the choice is found with it."""
+def test_a_situation_is_searched_with_and_without_a_restriction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A situation that the feature `limit` excludes is found without it; one that needs `limit` is found with it."""
     asked: list[tuple[bool, bool]] = []
 
     def scripted(model: Model, sought: Sequence[Property], **_options: object) -> dict[str, object]:
@@ -264,7 +264,7 @@ def test_a_situation_is_searched_with_and_without_a_choice(monkeypatch: pytest.M
 # -- the proof at each number --------------------------------------------------------------------------------------
 
 
-def test_the_worst_verdict_of_all_numbers_counts() -> None:
+def test_the_worst_verdict_of_all_numbers_of_requests_counts() -> None:
     """The worst verdict over all numbers of requests counts, even if only one number has the obligation."""
     good, bad = Outcome("proved", 1), Outcome("refuted", 2)
     joined = smt_any._joined([{(FIRST, "initial"): good}, {(FIRST, "initial"): bad, (SECOND, "implies"): good}])
@@ -277,7 +277,7 @@ def test_the_worst_verdict_of_all_numbers_counts() -> None:
     assert [row.verdict for row in again] == ["refuted"]
 
 
-def test_a_failure_at_one_number_leaves_the_property_unproved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_for_one_number_of_requests_leaves_the_property_unproved(monkeypatch: pytest.MonkeyPatch) -> None:
     by_size: list[Outcomes] = [
         {(FIRST, "initial"): Outcome("proved"), (FIRST, "inductive"): Outcome("proved")},
         {(FIRST, "initial"): Outcome("unknown"), (FIRST, "inductive"): Outcome("proved")},
@@ -296,7 +296,7 @@ def test_a_failure_at_one_number_leaves_the_property_unproved(monkeypatch: pytes
     assert sought == [[FIRST]]
 
 
-def test_a_refused_text_is_proved_for_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_specification_is_proved_for_no_number_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_all: object, **_options: object) -> tuple[list[Outcomes], tuple[int, ...]]:
         raise NotUniformError("one is spared")
 
@@ -327,7 +327,7 @@ def test_a_violated_property_is_refuted_and_the_others_are_proved(monkeypatch: p
     assert {name: found.proof.verdict(name) for name in (FIRST, SECOND)} == {FIRST: "refuted", SECOND: "proved"}
 
 
-def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_statements_are_inductive_for_each_number_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a statement is dropped at the cutoff, the smaller numbers are checked again without it."""
     lost = TWO.candidates[0].name
     asked: list[tuple[int, bool]] = []
@@ -357,7 +357,9 @@ def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_only_inductive_statements_are_assumed_at_each_number(is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_inductive_statements_are_assumed_for_each_number_of_requests(
+    is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only wanted statements are checked, and a property that is not inductive must follow from inductive ones."""
     first, lemma, other = BY_NAME[FIRST], *TWO.helping[:2]
     assumed: list[str] = []
@@ -414,7 +416,8 @@ RESTRICTED_IN_VAIN = {
     "hold recheck_if_bucket_looked_empty": {"no_lost_wakeup", "lost_by_hold"},
     "executor_rejects drops_when_alone": {"nothing_dropped", "dropped_by_reject"},
 }
-"""Mutant that passes if a configuration excludes several holds or a single rejection -> the check that finds it."""
+"""Maps a mutant, which passes if a configuration excludes several holds or a single rejection, to the properties that
+detect it."""
 
 
 def _planted(policy: str, slip: str, bounds: Bounds) -> Model:
@@ -529,7 +532,7 @@ def test_a_switch_that_is_off_changes_no_term(policy: str) -> None:
         }
 
 
-def test_the_switches_do_restrict() -> None:
+def test_features_that_only_restrict_change_the_actions() -> None:
     switched, free = _as_without("strict")
     differ = {
         one.name
@@ -651,7 +654,7 @@ def test_a_vacuous_property_is_not_stated_in_its_configuration() -> None:
 
 
 def test_configurations_are_chosen_by_name() -> None:
-    """The user chooses a configuration by its name or features, or the text chooses it. An unknown name is refused."""
+    """Users choose configurations by name or features, or get the default. An unknown name is refused."""
     assert chosen((), any_number=True, changes={}) == {}
     assert list(chosen((), any_number=False, changes={})) == ["plain"]
     assert chosen(("no-truncate",), any_number=True, changes={}) == {"no-truncate": WORLDS["no-truncate"]}

@@ -211,7 +211,7 @@ def test_each_kind_of_property_fails_on_a_mistake(
 
 
 def test_a_forbidden_step_breaks_its_property_if_one_of_several_conditions_is_true(tmp_path: Path) -> None:
-    """Only the first of two fetches never expires, so the two are never past their deadlines together."""
+    """Only one of two fetches never expires, so a tick breaks the property although the other fetch is on time."""
     never = ("(request.deadline <= 0)\n", "(request.deadline <= (0 if request.index else -1))\n")
     model = specification_of(load(_file(tmp_path, "purgatory.py", never)), Bounds("own"))
 
@@ -359,7 +359,7 @@ def test_a_policy_is_validated_when_it_is_made() -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "prove", "export", "explain", "policies"])
-def test_no_help_prints_all_knobs(command: str) -> None:
+def test_no_help_text_prints_all_knobs(command: str) -> None:
     said = _run(command, "--help").output
 
     assert sum(knob in said for knob in knob_values()) < 10

@@ -221,7 +221,7 @@ def test_a_step_at_one_queue_changes_no_request_of_another(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_turn_to_another_queue_keeps_nothing_of_the_old_one(name: str) -> None:
+def test_a_pull_on_another_queue_keeps_no_value_of_the_old_queue(name: str) -> None:
     state = state_of(preset(name), Bounds("all", queues=2, tags=2, aspects=frozenset(ASPECTS)))
     kept = ("offset_0", "committed_0", "carried_0", "passes_0")
     turns = [each for each in actions_of(state) if each.name == "next_pull" and each.actors[:2] == (0, "q0")]
@@ -237,7 +237,7 @@ def test_a_turn_to_another_queue_keeps_nothing_of_the_old_one(name: str) -> None
 
 
 def test_a_master_return_may_end_the_traversal_of_other_buckets() -> None:
-    """If the step of finding (m) is missing, the property `return_is_whole` holds vacuously."""
+    """If the step of finding (m) were missing, the property `return_is_whole` would hold vacuously."""
     model = specification_of(preset("rocketmq-5"), EXPLORATIONS["role"])
     written = {each.label: changes(each.effect).keys() for each in model.named("return_take")}
 

@@ -83,7 +83,7 @@ def test_engines_agree(name: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_limit_leaves_unknowns(engine: str) -> None:
+def test_a_limit_of_states_leaves_unknown_verdicts(engine: str) -> None:
     result = explore(model_named("strict"), engine=engine, limit_states=200)
 
     verdicts = {verdict.verdict for verdict in result.verdicts if not verdict.by_construction}

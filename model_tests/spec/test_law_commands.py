@@ -512,7 +512,7 @@ def test_every_claim_is_about_a_change_that_exists() -> None:
 def test_a_wrong_or_missing_claim_of_redundancy_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, setting: str, claims: Mapping[tuple[str, str], str], words: str
 ) -> None:
-    """A false claim that a knob is redundant, and an unclaimed redundancy, exit with code 1."""
+    """The exit code is 1 if a claim that a knob is redundant is false, or if a redundant knob has no claim."""
     row = row_of(STRICT, setting, claims=claims, requests=2)
     monkeypatch.setattr(engine, "ablate", lambda *_names, **_options: [row])
     done = CliRunner().invoke(main, ["check", "--ablate", "--policy", "strict"])

@@ -68,7 +68,7 @@ def test_terms_are_not_compared_with_equals() -> None:
         _ = 0 < a < 3
 
 
-def test_branches_of_one_kind() -> None:
+def test_the_branches_of_ite_have_one_type() -> None:
     with pytest.raises(TypeError, match="one of each"):
         ite(bool_variable("p"), TRUE, 1)  # type: ignore[call-overload]
 
@@ -104,12 +104,14 @@ def test_nodes_come_arguments_first() -> None:
 
 
 @given(term=bools(), state=values)
-def test_negation_is_the_other_value(term: Bool, state: dict[str, int]) -> None:
+def test_negation_gives_the_opposite_truth_value(term: Bool, state: dict[str, int]) -> None:
     assert evaluate(~term, state) == 1 - evaluate(term, state)
 
 
 @given(term=bools(), number=ints(), truth=bools(), state=values)
-def test_substitution_is_evaluation_after_the_step(term: Bool, number: Int, truth: Bool, state: dict[str, int]) -> None:
+def test_substitution_agrees_with_evaluation_after_the_step(
+    term: Bool, number: Int, truth: Bool, state: dict[str, int]
+) -> None:
     """The value of a term after substituting an effect equals its value in the state after the effect."""
     effect: dict[str, Term] = {"a": number, "p": truth}
     stepped = {**state, "a": evaluate(number, state), "p": evaluate(truth, state)}
@@ -136,7 +138,7 @@ def test_a_term_reads_only_its_variables(term: Bool) -> None:
 
 @given(st.one_of(ints(), bools()))
 def test_a_node_knows_what_it_reads(term: Term) -> None:
-    """A node has the names of exactly the variables below it, and equal nodes are shared."""
+    """A node has the names of exactly the variables in its term, and equal nodes are one object."""
     for node in nodes(term):
         assert node.reads == {each.args[0] for each in nodes(node) if each.op == "var"}
         args = [arg for arg in node.args if isinstance(arg, Int | Bool)]
@@ -200,7 +202,7 @@ def test_a_part_is_decided_by_its_cases_under_the_guard() -> None:
 
 
 def test_a_part_with_too_many_cases_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part with more cases than the limit stays, and its small parts are decided."""
+    """A part with more cases than the limit stays as it is, and only its small parts are decided."""
     a, b, c = (int_variable(name) for name in INT_NAMES)
     monkeypatch.setattr(simplify, "CASES_MAX", (VALUE_MAX + 1) ** 2)
 

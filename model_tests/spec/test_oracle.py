@@ -234,7 +234,7 @@ def _answers(chunks: Sequence[bytes]) -> list[dict[str, Any]]:
     return [json.loads(answer) for chunk in chunks for answer in lines.answered(oracle, chunk)]
 
 
-def test_lines_are_joined_from_any_chunks() -> None:
+def test_lines_are_read_from_chunks_of_any_size() -> None:
     text = b'{"do": "may", "id": 1}\n\n  \r\n{"do": "may", "id": "x"}\r\n'
     whole = _answers([text])
 

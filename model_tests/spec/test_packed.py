@@ -152,7 +152,7 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["alone", "workers"])
-def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], tight: None) -> None:
+def test_a_search_on_disk_finds_the_pinned_numbers(policy: str, options: Mapping[str, Any], tight: None) -> None:
     spilled = explore(model_named(policy), memory_mb=1, **options)
 
     assert entry_of(spilled) == pinned_entry(policy, "tiny")
@@ -198,7 +198,7 @@ def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int,
 
 
 @pytest.mark.parametrize(("how", "workers"), [(signal.SIGINT, 1), (signal.SIGKILL, 2)])
-def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_path: Path) -> None:
+def test_no_file_is_left_however_the_search_ends(how: signal.Signals, workers: int, tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
         "from longpoll_spec.bounds import named\n"
@@ -225,7 +225,9 @@ def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_
         assert done.returncode == -signal.SIGKILL
 
 
-def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tight: None) -> None:
+def test_spilled_files_are_in_the_systems_temporary_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tight: None
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made: list[str] = []
     honest = tempfile.TemporaryFile
@@ -269,7 +271,7 @@ print(peak[0], found.distinct_states, found.transitions, found.depth)
 
 @pytest.mark.long
 def test_a_search_that_takes_a_gigabyte_stays_within_its_limit() -> None:
-    """The search of bounds `bench` stays below a limit of 400 MB at any measured time, and without it takes more."""
+    """The search of bounds `bench` never takes more than a limit of 400 MB, and takes more without a limit."""
     told: list[list[int]] = []
     for limit in (400, 0):
         done = subprocess.run(
@@ -393,7 +395,7 @@ def test_states_with_equal_heads_are_all_kept() -> None:
 
 
 @given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.integers(0, 30), max_size=20), WIDTHS)
-def test_every_state_is_found_at_its_place(wanted: list[int], there: list[int], width: int) -> None:
+def test_find_returns_the_column_of_each_state(wanted: list[int], there: list[int], width: int) -> None:
     keys = [[(number // 4 << 64 * (width - 1)) | number % 4 for number in numbers] for numbers in (wanted, there)]
     among = distinct(words_of(keys[1], width))
     found = words.find(words_of(keys[0], width), among).tolist()
@@ -409,7 +411,7 @@ VARIANTS = ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_sh
 @pytest.mark.parametrize("requests", quick_if([2, 3], lambda requests: requests == 2))
 @pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name == VARIANTS[-1]))
 def test_every_token_replays_to_its_violation(name: str, requests: int) -> None:
-    """A run rebuilt from its token has its real requests, the shortest length and the right last state."""
+    """A run that is found with symmetry has the shortest length, and its token replays to the right last state."""
     model = model_named(name, requests=requests)
     plain, folded = explore(model), explore(model, symmetry=True)
     broken = {item.name: item for item in properties_of(model)}
@@ -465,7 +467,7 @@ def _arrangements(model: Model, state: tuple[int, ...]) -> list[tuple[int, ...]]
 
 
 @pytest.mark.parametrize("symmetry", [False, True], ids=["plain", "symmetry"])
-def test_queues_give_the_python_engines_counts(symmetry: bool) -> None:
+def test_the_packed_engine_counts_several_queues_as_the_python_engine(symmetry: bool) -> None:
     model = specification_of(preset("strict"), Bounds("queues", requests=3, messages=1, queues=2))
     judged = [item for item in properties_of(model) if item.kind == "always"]
     plain = explore(model, judged, engine="python", limit_states=2_000)
@@ -537,7 +539,7 @@ OWN: Final = [entry for entry in pinned() if entry.policy == "strict" and entry.
     ids=lambda each: each if isinstance(each, str) else _name(each),
 )
 @pytest.mark.usefixtures("spilling")
-def test_our_policy_is_the_same_to_every_engine(entry: Entry, mode: str) -> None:
+def test_every_mode_finds_the_pinned_numbers_of_our_policy(entry: Entry, mode: str) -> None:
     assert entry_of(_explored(entry, MODES[mode])) == entry
 
 

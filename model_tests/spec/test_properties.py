@@ -158,7 +158,7 @@ def test_a_fault_in_a_feature_is_found(fault: str) -> None:
 
 OUTLIVES: Final = ("truncate", "queue_deleted", "crash_and_recover")
 COMMITS: Final = {**dict.fromkeys(("offset_commit", "pull_read", *OUTLIVES), "truncate"), "crash_and_recover": "crash"}
-"""Action that may leave a committed offset beyond its queue's end -> the feature that has this action."""
+"""Maps an action that may leave a committed offset beyond its queue's end to the feature that has this action."""
 
 
 def _keeps_the_commit(_state: State, action: Action) -> Effect:
@@ -257,8 +257,8 @@ SHARED: dict[str, tuple[str, Callable[[State, Request], Any], str, str]] = {
     "no offset is ever gone": ("is_moved", _is_never_moved, "truncate", "moved_is_told"),
     "no role has changed since the read": ("is_told_of_role", _is_never_moved, "role", "told_of_role_change"),
 }
-"""Mistake in a helper that effects and properties once shared -> (action where the mistake shows, violated property).
-"""
+"""Maps a mistake in a helper that effects and properties once shared to (name of the helper, the wrong helper, bounds
+under which the mistake shows, violated property)."""
 
 
 def _broken(policy: str, bounds: Bounds) -> set[str]:
@@ -581,8 +581,8 @@ def test_weak_fairness_is_enough_for_one_pull_of_one_queue_without_tags() -> Non
 @pytest.mark.parametrize(
     "world", [TWO_TAGS, TWO_QUEUES, *quick_if([WORLDS["truncate"]], lambda _: False)], ids=lambda world: world.name
 )
-def test_weak_fairness_is_not_enough_among_several(world: Bounds) -> None:
-    """Messages for other pulls can come and be truncated so densely that time never passes."""
+def test_weak_fairness_is_not_enough_with_several_queues_tags_or_pulls(world: Bounds) -> None:
+    """Messages that a pull does not want can be appended and truncated again and again, so that time never passes."""
     model = specification_of(preset("strict"), world)
     found = unanswered(model, attrs.evolve(fairness_of(model), time_passes=False))
 
@@ -607,7 +607,7 @@ def test_a_pull_that_is_held_for_ever_is_found() -> None:
 
 
 @pytest.mark.parametrize(("leads_to", "is_fair"), [(2, False), (1, True)])
-def test_a_step_that_leaves_a_part_is_not_taken_in_it(leads_to: int, is_fair: bool) -> None:
+def test_a_step_out_of_a_component_does_not_count_as_taken_in_it(leads_to: int, is_fair: bool) -> None:
     graph: Graph = {(1,): [(STILL, (1,)), ("a", (leads_to,))], (2,): []}
     parts = list(_fair_parts(graph, {(1,)}, Fairness(weak=("a",), time_passes=True)))
     assert parts == ([{(1,)}] if is_fair else [])

@@ -114,7 +114,7 @@ def test_every_violation_has_a_diagnosis(name: str, words: str) -> None:
 
 
 def test_a_late_answer_of_another_cause_does_not_name_the_scan() -> None:
-    """If an answer is late for another reason than the scan, the scan is not named as the cause."""
+    """If an answer is late for another reason, the diagnosis does not name the scan as the cause."""
     policy = with_knob(preset("strict"), "on_stop=silent")
     explored = explore(specification_of(policy, named("tiny", policy)))
     token = explored.verdict("queued_by_deadline").token
@@ -196,7 +196,7 @@ def test_the_page_has_the_picture_the_steps_and_the_token() -> None:
     assert "What is wrong" in page
 
 
-def test_plain_data_has_every_state() -> None:
+def test_the_json_of_a_trace_has_every_state() -> None:
     trace = _trace("lost_by_hold")
     made: dict[str, Any] = trace_json(trace, story_of(trace), "token")
 
@@ -468,7 +468,7 @@ def test_the_page_has_the_measured_figures() -> None:
     assert figures.machine(found) in PAGE
 
 
-def test_a_file_of_other_figures_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_the_benchmarks_figures_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "polling.json"
     for content in (None, "no", "{}", json.dumps({"results": []}), json.dumps({"results": [{"way": "a"}]})):
         if content is not None:

@@ -71,7 +71,7 @@ def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.xdist_group("spark")
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("here_max", quick_if([1 << 30, 0], bool))
-def test_runs_give_the_packed_engines_numbers(
+def test_spark_finds_the_packed_engines_numbers(
     session: SparkSession, monkeypatch: pytest.MonkeyPatch, here_max: int
 ) -> None:
     monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
@@ -124,7 +124,7 @@ def test_the_driver_expands_small_levels_and_jobs_large_ones(
 def test_a_search_resumes_from_its_checkpoint(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
-    """The search continues from the middle, after a half-written level; a missing first state is noticed."""
+    """The search continues after a half-written level. If it forgets the first state, its count of states is wrong."""
     model, path = _model_of("strict", "tiny"), tmp_path / "part"
     explore(model, [], engine="spark", session=session, checkpoint=path, limit_states=100)
     depth = len(list(path.glob("level-*")))
@@ -256,7 +256,7 @@ def test_a_second_search_in_one_directory_is_refused(session: SparkSession, tmp_
 def test_a_full_disk_of_a_spark_search_is_one_line(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error has the directory and what to do; with room again the search continues to its numbers."""
+    """The error names the directory and says what to do. When the disk has room, the search resumes and is correct."""
     model, honest = _model_of("strict", "tiny"), np.save
     written = itertools.count()
 
@@ -313,7 +313,7 @@ LEVELS = st.lists(st.lists(st.integers(1, (1 << 128) - 1), max_size=12), min_siz
 @pytest.mark.xdist_group("spark")
 @settings(max_examples=15)
 @given(LEVELS, st.integers(1, 3), st.integers(1, 8))
-def test_seen_runs_have_every_state_once(levels: list[list[int]], shares: int, sorted_states: int) -> None:
+def test_merged_runs_have_every_state_once(levels: list[list[int]], shares: int, sorted_states: int) -> None:
     known: set[int] = set()
     with tempfile.TemporaryDirectory() as name:
         kept = Checkpoint(Path(name))

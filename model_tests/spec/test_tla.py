@@ -36,7 +36,7 @@ class Text:
         return range(len(self.model.state.requests if kind == "request" else self.model.state.queues))
 
     def name(self, base: str, kinds: tuple[str, ...], index: tuple[int, ...]) -> str:
-        """The model's name of a variable of the module."""
+        """The name in the model of a variable of the TLA+ module."""
         return base + "".join(f"_{'q' * (kind == 'queue')}{at}" for kind, at in zip(kinds, index, strict=True))
 
     def kinds(self, base: str) -> tuple[str, ...]:

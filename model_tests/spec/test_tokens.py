@@ -133,7 +133,7 @@ def seen(draw: random.Random) -> list[SeenStep]:
 
 
 def agrees_with_every_order(runs: int) -> bool:
-    """Whether the checker agrees with trying every order of random steps; the two verdicts must occur."""
+    """Whether the checker agrees with trying every order of random steps; both verdicts must occur, or it raises."""
     draw = random.Random(5)
     checker, verdicts = Checker(MODEL), set()
     for _ in range(runs):
@@ -191,7 +191,7 @@ def test_the_actor_of_a_step_may_be_unknown() -> None:
     assert Checker(MODEL).check([first, anyone, SeenStep(("hold(0)",), 2, 2)]).placed == 2
 
 
-def test_hidden_actions_may_happen_between() -> None:
+def test_hidden_actions_may_happen_between_observed_steps() -> None:
     steps = exact(["pull_read(0)", "hold(0)"])
 
     assert not Checker(MODEL).check(steps).conforms

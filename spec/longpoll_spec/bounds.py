@@ -37,13 +37,13 @@ ASPECTS: Final[dict[str, str]] = {
     "role": "The broker is a slave. Once, its master comes back or it becomes master itself.",
     "lateness": "Each request counts the ticks that it is late, and those that it waits although a message is visible.",
 }
-"""Maps a feature to its addition to the model. Several queues and several tags are features too, which their numbers
-switch on."""
+"""Maps a feature to its addition to the model. Several queues and several tags are features too, switched on by
+`Bounds.queues` and `Bounds.tags`."""
 
 
 @frozen
 class Bounds:
-    """One choice of bounds. `messages=None` leaves the log unbounded, which only a proof can handle."""
+    """The bounds of one state space. `messages=None` leaves the log unbounded, which only a proof can handle."""
 
     name: str
     requests: int = 2
@@ -75,7 +75,7 @@ class Bounds:
 
     @property
     def filters(self) -> bool:
-        """Whether filters can matter."""
+        """Whether a pull's filter can exclude a message: there are several tags, or SQL filters."""
         return self.tags > 1 or "sql" in self.aspects
 
     @property
@@ -115,7 +115,7 @@ EXPLORATIONS: Final[dict[str, Bounds]] = {
     "crash": Bounds("crash", requests=2, messages=2, aspects=frozenset({"crash"})),
     "role": Bounds("role", requests=2, messages=1, queues=2, aspects=frozenset({"role"})),
 }
-"""One exploration per feature: enough to show its purpose, with two requests each.
+"""The bounds under which each feature is explored: just large enough to show the feature's purpose, with two requests.
 
 With one request, a broker that wakes or answers only the first of several requests would pass."""
 
@@ -147,9 +147,9 @@ def named(
 ) -> Bounds:
     """The bounds of this name for this policy, with the given values replaced; raises `BoundsError`.
 
-    `aspects` are added to those of the name. A policy that traverses in place has fewer interleavings, so the same name
-    gives it one more request, unless it is a specification file. The presets of pops have more states, so the name
-    gives them one request fewer.
+    The features `aspects` are added to the features of the named bounds. A policy that traverses in place has fewer
+    interleavings, so the same name gives it one more request, unless it is a specification file. The presets of pops
+    have more states, so the name gives them one request fewer.
     """
     own = policy.extension
     more = -1 if own is not None and own.is_preset else 1 if policy.take == "in_place" and own is None else 0

@@ -44,7 +44,7 @@ _NAME: Final = re.compile(r"(?!.*_q?\d+$)[a-z][a-z0-9_]*")
 _TAKEN: Final = frozenset(THREADS).union(
     *((each.name for each in attrs.fields(kind)) for kind in (Request, Queue, State))
 )
-"""The names of the variables that a policy may have under some bounds, which a file must not use."""
+"""The names that a file must not give to its variables, because a policy has such variables under some bounds."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -107,7 +107,7 @@ def _view(of: object, bounds: Bounds) -> Any:
 
 @frozen
 class _Said:
-    """A function of a file, with its file and line, where a mistake in a call of the function is reported."""
+    """A function of a file, with the file and line at which a mistake in a call of the function is reported."""
 
     function: Callable[..., Any]
     path: str
@@ -305,7 +305,7 @@ class Specification:
         self._names.add((kind, name))
 
     def knob(self, name: str, *values: Any) -> None:
-        """Declare a knob, or more values of a knob of the policy. The first value is the default of the file."""
+        """Declare a new knob, or add values to a knob of the policy. The first value is the default of the file."""
         self._new("knob", name)
         known = knob_values().get(name, ())
         if len({str(each).lower() for each in (*known, *values)}) < max(2, len(known) + len(values)):
@@ -315,11 +315,12 @@ class Specification:
     def action(
         self, *who: Who, urgent: bool = True, thread: str = "", exists: Callable[[Any], bool] = everywhere
     ) -> Callable[[_F], _F]:
-        """Decorate a function from state and participants to `Step`: it adds an action, or replaces that of its name.
+        """Decorate a function from state and participants to `Step`, which becomes an action of the function's name.
 
-        The action has an instance for each choice of the participants `who`: `request`, `queue`, and with a policy also
-        `notifier`, `tag` and `wish`. No time passes while an urgent action is enabled. `thread` names the thread that
-        takes the step, for readers. `exists` decides from the state, which has the knobs, whether the action exists.
+        The function replaces an action of the policy with the same name. The action has an instance for each choice of
+        the participants `who`: `request`, `queue`, and with a policy also `notifier`, `tag` and `wish`. No time passes
+        while an urgent action is enabled. `thread` names the thread that takes the step, for readers. `exists` decides
+        from the state, which has the knobs, whether the action exists.
         """
         self._check_participants(who)
         return self._adding(
@@ -426,7 +427,7 @@ class _Located:
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Raise `SpecificationFileError` for an exception. Ctrl-C, and an error that names its line, pass unchanged."""
+        """Turn an exception into `SpecificationFileError`, except Ctrl-C and an error that already names its line."""
         if not isinstance(error, Exception | SystemExit) or str(error).startswith(f"{self.path}:"):
             return
         here = [each.lineno for each in traceback.extract_tb(trace) if each.filename == self.path]
@@ -468,7 +469,7 @@ def _pop(name: str) -> Policy:
 
 
 def policy_from(text: str) -> Policy:
-    """The policy of a specification file, if the text ends with `.py`, or else of a name; raises `SpecUserError`."""
+    """The policy of a file if the text ends with `.py`, or else the policy of this name; raises `SpecUserError`."""
     if text.endswith(".py"):
         return load(text)
     name, *settings = text.split("+")

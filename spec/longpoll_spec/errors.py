@@ -20,8 +20,8 @@ def not_known(what: str, name: str, known: Iterable[str], command: str = "") -> 
     Args:
         what: The kind of name, such as `policy`.
         name: The name as it was given.
-        known: The names there are.
-        command: The command that lists them, for long lists.
+        known: The known names.
+        command: The command that lists the known names; the message has this command if the list is long.
     """
     from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need this slow import
 

@@ -1,8 +1,8 @@
 """The findings of each preset: the properties that it breaks, and the known races or faults behind them.
 
 The letters are those of docs/findings.md, in the order of discovery in RocketMQ's source or on its brokers; a finding
-without a letter has a word. A test checks that the specification finds exactly these findings. Our own policies break
-nothing and are not listed.
+without a letter is named by a word. A test checks that the specification finds exactly these findings. Our own policies
+break nothing and are not listed.
 """
 
 from __future__ import annotations
@@ -73,5 +73,5 @@ other property."""
 
 
 def findings_of(preset: str, property_name: str) -> tuple[str, ...]:
-    """The findings behind a property that a preset breaks; empty if it keeps the property, and for other policies."""
+    """The findings behind a property that a preset breaks; empty if the preset keeps it, or for another policy."""
     return FACTS.get(preset, {}).get(property_name, ())

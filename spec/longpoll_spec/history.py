@@ -10,8 +10,8 @@ which only the broker itself can observe. Five rules make a history judgeable:
 
 1. A source is one process lifetime of one observer: a restarted broker is a new source with a new name, so
    `sequence` counts 0, 1, 2, ... within each source and request identifiers are never reused.
-2. A source starts with `source_started` and ends with `source_stopped`, its last event; without the latter the
-   history counts as cut off.
+2. A source starts with `source_started` and ends with `source_stopped`, its last event; without
+   `source_stopped` the history counts as cut off.
 3. Dropped events are declared by a `lost` event, which takes one sequence number while the dropped events take none.
    Its interval contains the times of all dropped events. An undeclared gap is damage.
 4. An answer to a request that names a queue carries that request's broker, topic and queue.
@@ -19,8 +19,9 @@ which only the broker itself can observe. Five rules make a history judgeable:
    start.
 
 An excerpt holds the events behind one finding. An `omitted` event replaces `lost_count` recorded events that the
-excerpt leaves out, numbered from its own `sequence` on. Its `cause` is the clause that the excerpt shows to be broken.
-Only that clause is checked, so an excerpt can show a violation but never that there is none.
+excerpt leaves out; the first of these has the `sequence` of the `omitted` event. The `cause` of the `omitted` event is
+the clause that the excerpt shows to be broken. Only that clause is checked, so an excerpt can show a violation but
+never that there is none.
 
 `longpoll_recorder.recorder` writes histories, and `longpoll_judge.read.source` reads them.
 """
@@ -38,13 +39,13 @@ ABSENT: Final = 1 - (1 << 61)
 """The value of a missing field of a pull's answer, because integer columns have no nulls and -1 is a valid value."""
 META_FILE: Final = "meta.json"
 PART_GLOB: Final = "part-*.ndjson"
-"""The names of the parts that a recorder writes."""
+"""Matches the files of events that a recorder writes."""
 NDJSON_SUFFIX: Final = ".ndjson"
 PARQUET_SUFFIX: Final = ".parquet"
 PART_SUFFIXES: Final = (NDJSON_SUFFIX, ".ndjson.zst", PARQUET_SUFFIX)
-"""The suffixes of the parts that the judge can read."""
+"""The suffixes of the files of events that the judge can read."""
 PART_FILES: Final = "part-*"
-"""The names of parts of any kind."""
+"""Matches files of events with any suffix."""
 
 BlackBox = Literal[
     "source_started",

@@ -28,7 +28,7 @@ Kind: TypeAlias = Literal["always", "sometimes", "inductive", "leads_to"]
 class Step:
     """The step of an action instance.
 
-    A step is enabled in a state where `guard` holds, and `effect` then happens atomically.
+    The step is enabled in a state in which `guard` is true, and changes the state by `effect`, atomically.
     """
 
     guard: Bool
@@ -217,7 +217,7 @@ class SeenStep:
 
 
 OPEN_MAX: Final = 100
-"""A check gives up if, by their times, more than this many steps may come next at one point."""
+"""A check gives up if more than this many steps may come next at one point, as far as their times tell."""
 
 
 @frozen

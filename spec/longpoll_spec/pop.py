@@ -103,7 +103,7 @@ notified: Flag = spec.flag("notified", "The notification's client knows of a mes
 
 
 def holds_pops(state: CoreState) -> bool:
-    """Whether the table holds pops."""
+    """Whether the table holds pops, and not notifications."""
     return bool(state.knob("holds") == "pops")
 
 
@@ -123,7 +123,7 @@ def wakes_every(state: CoreState) -> bool:
 
 
 def checks_before(state: CoreState) -> bool:
-    """Whether the limit is compared before the insert."""
+    """Whether the broker compares the number of waiting requests with the limit before the insert."""
     return bool(state.knob("limit") == "before_insert")
 
 
@@ -205,7 +205,7 @@ def shares_key(state: CoreState, one: CoreRequest, other: CoreRequest) -> Bool:
 
 
 def in_key(state: CoreState, request: CoreRequest, of: Callable[[CoreRequest], Bool]) -> Bool:
-    """Whether `of` is true of some request under the key of the request."""
+    """Whether `of` is true of a request that is about the same queue as this request, or about every queue like it."""
     of_all = any_of(of(each) & reads_all(state, each) for each in state.requests)
     of_one = (
         asks[queue, request] & any_of(of(each) & asks[queue, each] for each in state.requests) for queue in state.queues
@@ -241,7 +241,7 @@ def _leads(state: CoreState, request: CoreRequest, is_before: Callable[[CoreRequ
 
 
 def calls(state: CoreState, request: CoreRequest, here: Bool, *, every: bool) -> Pairs:
-    """Where `here` is true, a thread is about to wake a request under this request's key, or if `every` each key."""
+    """The effect, where `here`, that a thread is about to wake a request under its key, or under each if `every`."""
     own = TRUE if every else reads_all(state, request)
     made: Pairs = [(called_all, called_all | here & own)]
     for queue in state.queues:
@@ -250,7 +250,7 @@ def calls(state: CoreState, request: CoreRequest, here: Bool, *, every: bool) ->
 
 
 def goes(state: CoreState, request: CoreRequest, *, answered: bool = True, knows: Bool = FALSE) -> Pairs:
-    """The request leaves the broker. Unless `answered`, its client keeps waiting; if `knows`, its client pops next."""
+    """The effect that the request leaves the broker; unless `answered`, its client waits; if `knows`, it pops next."""
     made: Pairs = [(request.phase, request.phases["idle"]), (request.deadline, 0)]
     made += [(each[request], FALSE) for each in (gone, left, admitted, scanned, rechecks, submitting)]
     made += [(asks[queue, request], asks[queue, request] & knows) for queue in state.queues]
@@ -289,7 +289,7 @@ def retry_append(state: CoreState) -> Step:
 
 
 def begins(state: CoreState, request: CoreRequest) -> Pairs:
-    """A request arrives, with its deadline."""
+    """The effect that a request arrives, with its deadline."""
     return [
         (request.phase, request.phases["reading"]),
         (request.deadline, state.hold_ticks),
@@ -325,7 +325,7 @@ def set_filter(_state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", exists=holds_notifications)
 def read_notifies(state: CoreState, request: CoreRequest) -> Step:
-    """The thread finds a message and answers the notification, whose client is about to pop, unless it is gone.
+    """The thread finds a message and answers the notification; the client, unless it is gone, is about to pop.
 
     Java: `NotificationProcessor.processRequest`, `hasMsgFromTopic` and `hasMsgFromQueue`.
     """
@@ -334,7 +334,7 @@ def read_notifies(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", urgent=False, thread="client", exists=holds_notifications)
 def forget(state: CoreState, request: CoreRequest) -> Step:
-    """A client that was notified does not pop: it is gone, or another client was faster."""
+    """A client that was notified does not pop, because it is gone or another client was faster."""
     return Step(notified[request], assign(*goes(state, request)))
 
 
@@ -344,7 +344,7 @@ def takes(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def leaves(state: CoreState, request: CoreRequest, rest: Bool, *, every: bool) -> Pairs:
-    """If the table holds pops and this pop leaves messages (`rest`), a thread is about to wake another pop."""
+    """The effect of a pop that leaves messages (`rest`): if the table holds pops, a thread is about to wake another."""
     return calls(state, request, rest, every=every) if holds_pops(state) else []
 
 
@@ -408,7 +408,7 @@ def is_held(request: CoreRequest) -> Bool:
 
 
 def is_full(state: CoreState, request: CoreRequest) -> Bool:
-    """Whether the limit leaves no room for the request, as the policy counts the requests that wait."""
+    """Whether the number of waiting requests, as the policy counts it, has reached the limit for this request."""
 
     def has_company(one: CoreRequest) -> Bool:
         return is_held(one) & any_of(is_held(each) for each in others(state, one))
@@ -425,7 +425,7 @@ def is_full(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def at_limit(request: CoreRequest) -> Bool:
-    """Whether the request found nothing and has time left, and its thread has not compared the count yet."""
+    """Whether the request missed before its deadline, and its thread has yet to compare the count with the limit."""
     return request.is_("missed") & (request.deadline > 0) & ~admitted[request]
 
 
@@ -494,7 +494,7 @@ def recheck(state: CoreState, request: CoreRequest) -> Step:
 
 
 def is_called(state: CoreState, request: CoreRequest) -> Bool:
-    """Whether a pop's thread is about to wake a request of the same key."""
+    """Whether the thread of a pop is about to wake a request under this request's key."""
     return reads_all(state, request) & called_all | any_of(asks[q, request] & called[q] for q in state.queues)
 
 
@@ -504,7 +504,7 @@ def is_free(state: CoreState) -> Bool:
 
 
 def is_told(state: CoreState, request: CoreRequest) -> Bool:
-    """Whether the dispatcher is at the key of the request."""
+    """Whether the dispatcher, which visits one key after another, is at the key of the request."""
     of_all = reads_all(state, request) & any_of(queue.due for queue in state.queues) & ~all_told
     of_one = any_of(asks[queue, request] & queue.due & all_told for queue in state.queues)
     return (of_all | of_one) & is_free(state)
@@ -531,7 +531,7 @@ def is_due(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def passes(state: CoreState, request: CoreRequest, here: Bool) -> Pairs:
-    """Where `here` is true, the thread at the request's key leaves it: a pop's thread first, or the dispatcher."""
+    """The effect, where `here`, that a thread leaves the request's key: a pop's thread first, then the dispatcher."""
     of_all = here & reads_all(state, request)
     made: Pairs = [(called_all, called_all & ~of_all)]
     told = all_told | of_all & ~called_all
@@ -679,7 +679,7 @@ def scan_puts_back(_state: CoreState, request: CoreRequest) -> Step:
 def recount(_state: CoreState) -> Step:
     """The scanner sets the counter to the number of requests in all sets.
 
-    Java: `PopLongPollingService.run`, every 100 rounds, some two seconds.
+    Java: `PopLongPollingService.run`, every 100 rounds, which take about two seconds.
     """
     return Step(drifted, assign((drifted, FALSE)))
 
@@ -743,7 +743,7 @@ def waits(request: CoreRequest) -> Bool:
 
 
 def comes(state: CoreState, request: CoreRequest) -> Bool:
-    """Whether a thread is about to wake a request of the same key, or this request's thread to check again."""
+    """Whether a thread is about to wake a request under the same key, or this request's thread will check again."""
     own = any_of(queue.due & asks[queue, request] for queue in state.queues)
     for_all = any_of(queue.due for queue in state.queues) & reads_all(state, request) & ~all_told
     return is_called(state, request) | (own | for_all) & ~refuses[request] | rechecks[request]
@@ -785,7 +785,7 @@ def all_are_notified(state: CoreState) -> Iterator[Bool]:
 
 @spec.no_step("tick")
 def wake_finds_its_taker(state: CoreState) -> Iterator[Bool]:
-    """No time passes while a request waits although there is a message that it can take."""
+    """No time passes while a request waits and there is a message that it can take."""
     for each in state.requests:
         yield waits(each) & finds(state, each)
 
@@ -813,7 +813,7 @@ def nothing_dropped(state: CoreState) -> Iterator[Bool]:
 
 @spec.no_step("insert", who=("request",))
 def limit_kept(state: CoreState, request: CoreRequest) -> Bool:
-    """No pop begins to wait while as many wait as the limit allows."""
+    """No pop begins to wait while the limit is reached."""
     total, keyed = any_of(is_held(each) for each in state.requests), in_key(state, request, is_held)
     return limit.is_(LIMITS.index("total")) & total | limit.is_(LIMITS.index("key")) & keyed
 
@@ -832,14 +832,14 @@ def full_means_full(state: CoreState) -> Bool:
 
 @spec.always
 def no_closed_one_waits(state: CoreState) -> Iterator[Bool]:
-    """No request waits whose channel is closed."""
+    """No request with a closed channel waits."""
     for each in state.requests:
         yield ~(each.is_("held") & gone[each])
 
 
 @spec.always
 def one_announced(state: CoreState) -> Iterator[Bool]:
-    """The dispatcher announces one message at a time, and only then it is past the first key."""
+    """The dispatcher announces at most one message at a time, and is past the first key only while it announces one."""
     yield all_told.implies(any_of(queue.due for queue in state.queues))
     for queue in state.queues:
         yield queue.due.implies(~any_of(other.due for other in state.queues if other.index != queue.index))
@@ -872,7 +872,7 @@ def one_key(state: CoreState) -> Iterator[Bool]:
 
 @spec.always
 def idle_is_new(state: CoreState) -> Iterator[Bool]:
-    """A client that has no pop in the broker begins its next one as its first."""
+    """A client without a pop in the broker has no deadline, and keeps nothing of its last pop."""
     for each in state.requests:
         old = any_of(flag[each] for flag in (gone, left, admitted, scanned, rechecks))
         yield each.is_("idle").implies((each.deadline <= 0) & ~old)
@@ -880,7 +880,7 @@ def idle_is_new(state: CoreState) -> Iterator[Bool]:
 
 @spec.always
 def only_notifications(state: CoreState) -> Iterator[Bool]:
-    """Only a notification has a filter, and only one that was answered lets its client know of a message."""
+    """Only a notification has a filter, and only an answered notification lets its client know of a message."""
     for each in state.requests:
         if holds_pops(state):
             yield ~refuses[each]
@@ -914,7 +914,7 @@ def notified_of_something(state: CoreState, request: CoreRequest) -> Bool:
 
 @spec.always
 def looked_at_waits(state: CoreState) -> Iterator[Bool]:
-    """A request in the scanner's hand waits, and only a scanner that takes requests out has one."""
+    """A request that the scanner has taken out of its set waits; under some policies the scanner takes none out."""
     for each in state.requests:
         yield scanned[each].implies(each.is_("held") if takes_to_look(state) else FALSE)
 
@@ -935,13 +935,13 @@ def count_is_right(_state: CoreState) -> Bool:
 
 @spec.sometimes
 def whole_time_for_all(state: CoreState) -> Bool:
-    """A request that reads every queue waits with its whole time before it."""
+    """A request that reads every queue waits, and its whole hold time is left."""
     return any_of(waits(each) & reads_all(state, each) & (each.deadline >= state.hold_ticks) for each in state.requests)
 
 
 @spec.sometimes
 def whole_time_for_one(state: CoreState) -> Bool:
-    """A request of one queue waits with its whole time before it."""
+    """A request of one queue waits, and its whole hold time is left."""
     return any_of(
         waits(each) & ~reads_all(state, each) & (each.deadline >= state.hold_ticks) for each in state.requests
     )
@@ -955,5 +955,5 @@ def some_filter_waits(state: CoreState) -> Bool:
 
 @spec.leads_to("request")
 def every_pop_is_answered(_state: CoreState, request: CoreRequest) -> tuple[Bool, Bool]:
-    """Every pop is answered in the end, or its client is gone."""
+    """Every pop is answered at some time, unless its client is gone."""
     return unanswered[request], ~unanswered[request] | gone[request]

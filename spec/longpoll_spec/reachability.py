@@ -157,7 +157,7 @@ def _of_broker(model: Model) -> Iterable[Property]:
 
 
 def _of_others(model: Model) -> Iterable[Property]:
-    """Properties that need several requests. A feature that only restricts would make them impossible."""
+    """Properties that need several requests, which a feature that only restricts could make unreachable."""
     state = model.state
     if not model.bounds.has("limit") and len(state.requests) > 1:
         beside = [

@@ -128,7 +128,7 @@ _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValue
 
 
 def _leaf(kind: type[_T], op: str, *values: Any) -> _T:
-    """The one object of a variable or a constant, found by its values."""
+    """The one object that represents this variable or constant; every later call with equal values returns it again."""
     key = (kind, op, *values)
     found: _T | None = _interned.get(key)
     if found is None:
@@ -137,7 +137,7 @@ def _leaf(kind: type[_T], op: str, *values: Any) -> _T:
 
 
 def _node(kind: type[_T], op: str, *args: Term) -> _T:
-    """The one object of an inner node, found by the ids of its arguments, which it references."""
+    """The one object that represents this operator over these arguments, which it references to keep ids unique."""
     key = (kind, op, *map(id, args))
     found: _T | None = _interned.get(key)
     if found is None:
@@ -299,7 +299,7 @@ def substitute(term: Term, effect: Effect) -> Term:
 
 
 def changes(effect: Effect) -> dict[str, Term]:
-    """The assignments of an effect that give a variable another value than itself."""
+    """The assignments of an effect, except those that assign a variable its own old value."""
     return {name: term for name, term in effect.items() if term.op != "var" or term.args[0] != name}
 
 

@@ -69,7 +69,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 
 def families_of(policy: Policy) -> tuple[Family, ...]:
-    """The actions of a policy, with those of its specification file after the others."""
+    """The families of a policy's actions, in the order of the spec; those of a specification file come last."""
     own = policy.extension
     if own is None:
         return FAMILIES

@@ -2,8 +2,8 @@
 
 Source: `PullMessageProcessor.processRequest` commits the offset that a pull carries, after the hold (4.9.8) or before
 it (5.x, `tryCommitOffset`). In `ConsumerOffsetManager.commitOffset` the last writer wins. In the model, the consumer of
-each slot is a separate group. A consumer's next pull waits for the commit of its last pull, although in Java the thread
-of the last pull may be slower, which would only make things worse."""
+each slot is a separate group, which sends its next pull only after the commit of its last pull. In Java the next pull
+may come before this commit, which can only add regressions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def by_read(state: State, request: Request, ends: Bool) -> Pairs:
 
 
 def cut_commit(request: Request, queue: Queue, end: Int, *, cuts: bool) -> tuple[Int, Int]:
-    """The effect on the committed offset of a queue that now ends at `end`: at most `end`, if the broker `cuts` it."""
+    """The effect that lowers a committed offset to `end`, its queue's new end, if the broker `cuts` such offsets."""
     beyond = request.at(queue) & (request.committed > end)
     return request.committed, ite(beyond, end, request.committed) if cuts else request.committed
 

@@ -1,7 +1,7 @@
 """The core from which a specification file may start. The core has queues that get messages, requests, and time.
 
-Each queue has a visible end, and is due from an append until an action of the file resets this. A request has a phase
-and a deadline. The file defines everything that a broker does with queues and requests (`custom`)."""
+Each queue has a visible end, and a flag `due` that an append sets and an action of the file resets. A request has a
+phase and a deadline. The file defines everything that a broker does with queues and requests (`custom`)."""
 
 from __future__ import annotations
 

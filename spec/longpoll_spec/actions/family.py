@@ -16,17 +16,17 @@ Participant: TypeAlias = Request | Notifier | Queue | Tag | Wish
 
 
 def always(policy: Policy) -> bool:  # noqa: ARG001 - one signature for every such question
-    """For `urgent`: the action is urgent in every policy."""
+    """The value of `urgent` for an action that is urgent in every policy."""
     return True
 
 
 def never(policy: Policy) -> bool:  # noqa: ARG001 - one signature for every such question
-    """For `urgent`: the action is urgent in no policy."""
+    """The value of `urgent` for an action that is urgent in no policy."""
     return False
 
 
 def everywhere(state: State) -> bool:  # noqa: ARG001 - one signature for every such question
-    """For `exists`: the action exists under every policy and bounds."""
+    """The value of `exists` for an action that exists under every policy and bounds."""
     return True
 
 
@@ -39,9 +39,8 @@ def action(
 ) -> Callable[[Callable[..., Step]], Family]:
     """Make a family from an action function.
 
-    `who` has the kinds of its participants. The family has an instance for every choice of participants, and the
-    function gets these as terms. For `thread` see `model.Action`.
-    """
+    `who` has the kinds of the action's participants. The family has one instance for every choice of participants,
+    which the function gets as terms. For `thread` see `model.Action`."""
 
     def make(text: Callable[..., Step]) -> Family:
         sentence = " ".join((text.__doc__ or "").split())
@@ -71,7 +70,7 @@ def instances(family: Family, state: State) -> Iterable[Action]:
 
 
 def _thread(family: Family, actors: Sequence[Actor]) -> str:
-    """The thread of an action of a specification file: the one that it names, or its request, or the action itself."""
+    """For an action of a file: the thread that the file names, else the acting request, else the action's name."""
     request = next((f"request {actor}" for actor in actors if isinstance(actor, int)), family.name)
     return family.thread or (request if family.place else "")
 

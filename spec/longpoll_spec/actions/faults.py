@@ -215,7 +215,7 @@ def _recovered(queue: Queue) -> Pairs:
     return (
         (queue.log_end, end),
         (queue.visible_end, _shown(queue)),
-        # Deleting old messages does not require that they were flushed.
+        # Old messages may be deleted before they are flushed, so the log may end before the queue begins.
         (queue.visible_start, ite(end < queue.visible_start, end, queue.visible_start)),
         (queue.unscanned, FALSE),
         (queue.present, FALSE),

@@ -30,7 +30,7 @@ def append(state: State, queue: Queue) -> Step:
 
 
 def _is_due(state: State, queue: Queue) -> Pairs:
-    """The effect that the dispatcher must traverse the bucket, unless the broker is a slave that does not notify."""
+    """The effect that the dispatcher must traverse the bucket; no effect on a slave that does not notify."""
     dispatcher, silent = state.dispatcher, state.only_reads
     return (
         (dispatcher.counter, ite(silent, dispatcher.counter, DUE)),
@@ -48,7 +48,7 @@ def make_visible(state: State, queue: Queue, tag: Tag) -> Step:
     guard = state.running & (queue.visible_end < state.end_to_show(queue)) & _may_dispatch(state, queue)
 
     def unread(request: Request) -> Bool:
-        # A consumer may have read further than a truncated queue now reaches.
+        # After a truncation, a request whose offset is past the queue's end does not read the new message.
         return request.at(queue) & ~state.is_moved(request)
 
     # EFFECT

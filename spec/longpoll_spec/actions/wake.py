@@ -16,8 +16,8 @@ def to_executor(
 ) -> Pairs:
     """The effect that the request leaves the table and the lists and enters the executor, where `wakes` holds.
 
-    Where `wakes` does not hold, the request goes to the phase `otherwise`, or stays where it is if this is None, and
-    `recheck_due` sets its pending recheck, unless it is None.
+    Where `wakes` does not hold, the request's phase becomes `otherwise`, and `recheck_due` says whether its recheck is
+    pending. If one of these arguments is None, the request keeps the old value.
 
     A woken request keeps its deadline. The recheck of a woken request is cancelled, because it would not find the
     request."""
@@ -33,9 +33,9 @@ def to_executor(
 
 
 def after_read(state: State, request: Request) -> Pairs:
-    """The effect of a read that answers: the offset moves to the next one, and nothing is left to read."""
+    """The effect of a read that answers its pull: the request moves to the next offset and has nothing left to read."""
     found = state.is_answered_by_read(request)
-    # A consumer that learns that the queue begins later has read nothing yet, if the queue is not empty.
+    # A read that only reports the queue's new beginning leaves the messages after this beginning unread.
     read = found & ~(state.offset_after_read(request) < state.visible_end_of(request))
     return (
         (request.offset, ite(found, state.offset_after_read(request), request.offset)),

@@ -27,7 +27,7 @@ REMEMBERED_MAX: Final = 50_000
 
 @frozen
 class Possibility:
-    """A possible position of the run: its first `count` steps have happened, and some later steps, those in `ahead`."""
+    """A possible position of the run: its first `count` steps have happened, and so have the later steps in `ahead`."""
 
     count: int
     ahead: int
@@ -64,7 +64,7 @@ class Conformance:
     possible: tuple[Possibility, ...]
     """The possible positions after `placed` steps, before any hidden action."""
     refusals: tuple[Refusal, ...] = ()
-    """For each step that could come next by its time, why it cannot; empty if the run conforms."""
+    """For each step whose time allows it to come next, why the specification forbids it; empty if the run conforms."""
     undecided: bool = False
     """Whether the check gave up at step `placed`, because there were more than `possible_max` possibilities."""
 
@@ -157,7 +157,7 @@ class Checker:
         return reached
 
     def taken(self, order: Order, here: Possibility) -> Iterator[tuple[int, Packed]]:
-        """Each possible next step, as the pair (index of the step, state after it)."""
+        """Yield (index of the step, state after it) for each step that the specification allows next."""
         for number in _next(order, here):
             step = order.steps[number]
             for label in step.actions:
@@ -166,7 +166,7 @@ class Checker:
                     yield number, after
 
     def refusals(self, order: Order, here: Possibility) -> Iterator[Refusal]:
-        """For each step that may come next by its time, why it cannot."""
+        """Yield, for each step whose time allows it to come next, why the specification forbids it."""
         for number in _next(order, here):
             step = order.steps[number]
             if not step.actions:
@@ -180,7 +180,7 @@ class Checker:
                     yield Refusal(number, label, here.state, contradicted=tuple(self.contradictions(step, after)))
 
     def contradictions(self, step: SeenStep, after: Packed) -> Sequence[tuple[str, int, int]]:
-        """The observed values that differ from the state after the step: (variable, value in it, observed value)."""
+        """(variable, its value after the step, observed value) for each observed value that differs from the state."""
         known = ((name, after[self._places[name]], value) for name, value in step.known)
         return [(name, value, seen) for name, value, seen in known if value != seen]
 
@@ -196,7 +196,7 @@ class Follower:
     """Follows one run whose steps arrive one after another, in a known order.
 
     Invariant: `possible` has exactly the states in which the run may be, before any hidden action. `possible` is never
-    empty, because a step that is possible in none of its states is rejected and changes nothing.
+    empty, because a step that no state in `possible` allows is rejected and changes nothing.
     """
 
     checker: Checker
@@ -210,7 +210,7 @@ class Follower:
         self.possible = {self.checker.model.initial: None}
 
     def did(self, step: SeenStep) -> tuple[Refusal, ...]:
-        """Take a step; returns why it is impossible in each possible state, or an empty tuple if it is possible in one.
+        """Follow one step; returns for each possible state why it forbids the step, or an empty tuple if one allows it.
 
         Raises `EngineLimitError` if more than `possible_max` states are possible; the run cannot be followed further
         then.
@@ -244,9 +244,9 @@ class Follower:
         return lambda state: function(state) is not None
 
     def reached(self) -> Iterable[Packed]:
-        """The possible states, and the states that hidden actions lead to.
+        """The possible states, and the states that hidden actions lead to from them.
 
-        Raises `EngineLimitError` if these are more than `possible_max` states.
+        Raises `EngineLimitError` if there are more than `possible_max` of all these states.
         """
         if not self.checker.unseen:
             return self.possible

@@ -20,7 +20,7 @@ Answer: TypeAlias = Literal["holds", "violated", "reached", "unreached", "unknow
 
 @frozen
 class Verdict:
-    """The verdict on one property. `depth` and `token` are those of the shortest run that decides it, if any."""
+    """The verdict on one property. `depth` and `token` belong to the shortest run that decides it, if there is one."""
 
     name: str
     kind: Kind
@@ -98,7 +98,7 @@ RunsTo: TypeAlias = Callable[[Sequence[Witness]], Sequence[Sequence[Action]]]
 
 @define
 class Ledger:
-    """The witnesses found so far. Invariant: each property has the noted witness of least rank."""
+    """The witnesses found so far. Invariant: for each property, the noted witness of least rank is kept."""
 
     properties: Sequence[Property]
     witnesses: dict[int, Witness] = field(factory=dict)

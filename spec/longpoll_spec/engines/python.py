@@ -264,7 +264,7 @@ def explore(
 
 
 def shorten(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
-    """Return a shorter run that still breaks the property, but would not break it without any one of its steps."""
+    """Drop steps from the run until it would no longer break the property if any other single step were dropped."""
     step, breaks = successors(model), question(model, ~item.here)
     closing = {label: question(model, condition) for label, condition in item.closing}
     index = {action.label: number for number, action in enumerate(model.actions)}
@@ -312,7 +312,7 @@ class Endless:
 
 
 def unanswered(model: Model, fairness: Fairness | None = None) -> Endless | None:
-    """A pull that some fair run leaves open for ever; None if every fair run answers every pull."""
+    """A fair run that leaves some pull open for ever; None if every fair run answers every pull."""
     graph = graph_of(model)
     pulls = (LeadsTo("", "", each.open, ~each.open) for each in model.state.requests)
     return next((found for each in pulls if (found := never_after(model, each, graph, fairness)) is not None), None)

@@ -30,8 +30,7 @@ from longpoll_spec.state import Request
 from longpoll_spec.terms import Int, any_of
 
 BOUNDS: Final = Bounds("lateness", requests=1, messages=1, aspects=frozenset({"lateness"}))
-"""The bounds of the search. The bounds are large enough, because one request alone waits as long as one among several.
-"""
+"""The bounds of the search. One request is enough, because a request alone may wait as long as one among several."""
 
 _COUNTS: Final[dict[str, Callable[[Request], Int]]] = {
     "late": lambda request: request.late,
@@ -115,7 +114,7 @@ def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[
     """Explore a policy under bounds and then, unless `alone`, with each feature and with a longer timeout.
 
     Decides the named properties, by default all. A named property is checked under a feature only if no earlier
-    exploration states the property. If an exploration ends early, the survey ends with it. Raises
+    exploration states the property. If an exploration ends early, no further exploration follows. Raises
     `UnknownPropertyError` for an unknown name.
     """
     asked = specification_of(policy, bounds)
@@ -158,7 +157,7 @@ def explorations_of(policy: Policy) -> Sequence[Bounds]:
 
 
 def in_range(found: Exploration) -> Exploration:
-    """The exploration; raises `SpecificationFileError` if a step of a specification file leaves a variable's range."""
+    """Return the exploration; raises `SpecificationFileError` if a step of the file violates a variable's range."""
     model = found.model
     broken = [each.token for each in found.verdicts if each.name == RANGE and each.token is not None]
     if model.policy.extension is not None and broken:

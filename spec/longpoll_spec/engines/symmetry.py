@@ -1,8 +1,9 @@
 """Check that requests are interchangeable, and queues too, instead of assuming it.
 
 Swapping two requests, or two queues, must map the set of actions and each statement to itself, up to the order of
-operands of `and` and `or`. If this holds, a proof about one request or queue holds for all of them. If it does not
-hold, for example because a mutant changes the action of one request only, the engines check each request and queue.
+operands of `and` and `or`, so that a proof about one request or queue holds for all of them. If requests or queues are
+not interchangeable, for example because a mutant changes the action of one request only, the engines check each of
+them.
 
 A request's number occurs only in names of variables, such as `phase_0`. A queue's number occurs in names, such as
 `log_end_q0` and `watched_q0_1`, and as the value of a variable that declares this (`Variable.numbers_queues`). Values
@@ -57,13 +58,13 @@ IDENTITY: Final = Renaming()
 
 
 def slot_of(name: str) -> int | None:
-    """The number of the request that a variable belongs to; None if it belongs to none."""
+    """The number of the request that a variable belongs to; None if the variable belongs to no request."""
     found = _SLOT.search(name)
     return None if found is None else int(found[1])
 
 
 def queue_of(name: str) -> int | None:
-    """The number of the queue that a variable belongs to; None if it belongs to none, or if the model has one queue."""
+    """The number of the queue that a variable belongs to; None for other variables, and if the model has one queue."""
     found = _QUEUE.search(name)
     return None if found is None else int(found[1])
 
@@ -89,7 +90,8 @@ class _Numbered:
 class Shapes:
     """Numbers the terms, ignoring the order of operands that commute. Invariant: equal numbers mean equal shapes.
 
-    An integer node has two numbers: one as a quantity, one as the number of a queue, in which constants are renamed.
+    An integer node has two numbers: one if it is a quantity, and one if it is the number of a queue, so that constants
+    in it are renamed.
     """
 
     numbering: frozenset[str] = frozenset()
@@ -126,7 +128,7 @@ class Shapes:
                 sums[id(node)] = _sum(node, sums, plain)
                 op, parts = "sum", list[object](sorted(sums[id(node)]))
             if node.op in _ORDERED and named and not kept:
-                # The renaming is a part, because it does not preserve an order among queues.
+                # The renaming becomes a part of the shape, because it does not preserve an order among queues.
                 parts.append(tuple(sorted(renaming.queues.items())))
             plain[id(node)] = self._number(op, parts)
             queues[id(node)] = self._number_of_queue(node, plain, queues, renaming)
@@ -209,7 +211,8 @@ def _swap_and_rotation(count: int) -> Iterator[dict[int, int]]:
 
 
 ShapesOf: TypeAlias = dict[tuple[frozenset[str], int], Shapes]
-"""Maps (variables whose values are numbers of queues, number of queues) to the shapes of terms of such a model."""
+"""Maps (names of the variables whose values are numbers of queues, number of queues) to the shapes of the terms of a
+model with these variables and queues."""
 
 
 def is_symmetric(model: Model, statements: Iterable[Bool], known: ShapesOf | None = None) -> bool:
@@ -243,8 +246,9 @@ def _slots_among(names: frozenset[str]) -> list[int]:
 def is_representative(action: Action, part: Bool | None = None) -> bool:
     """Whether an action, and the part of a statement that it may break, name the requests 0, 1, ... in this order.
 
-    If requests are interchangeable, only such a pair needs a check. The action's requests come first, then that of
-    `part`. A part that reads several requests is about all of them, so it names none.
+    If requests are interchangeable, only pairs that name the requests in ascending order need a check. The action's
+    requests come first, then the request of `part`. A part that reads several requests is about all of them, so it
+    names none.
     """
     named = [actor for actor in action.actors if isinstance(actor, int)]
     slots = slots_of(part) if part is not None else []

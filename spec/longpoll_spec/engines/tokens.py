@@ -5,7 +5,7 @@
 | `lp1.`                  | the format's version                                                                 |
 | base64url, unpadded, of | MessagePack [preset or file, [knob settings], [requests, messages or -1, hold_ticks, |
 |                         | scan_ticks], property, fingerprint, action indices, queues, tags, [aspects]], then   |
-|                         | its CRC-32, big-endian; the last three may be missing: 1, 1, []                      |
+|                         | its CRC-32, big-endian; defaults of the last three: 1, 1, []                      |
 
 The fingerprint is a CRC-32 of the names of the model's variables and actions, so that a token of another specification
 is rejected instead of misread. `replay` turns a token into a trace, which the package `render` prints.

@@ -82,8 +82,8 @@ def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:
 
 
 PAIRS_MAX: Final = 150
-"""The greatest number of policies on a page that differ in two knobs. A page with more of them would load slowly, so it
-leaves all of them out."""
+"""The greatest number of policies on a page that differ in two knobs. If there are more, the page has none of them,
+because it would load slowly."""
 
 
 def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:

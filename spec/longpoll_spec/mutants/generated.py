@@ -64,7 +64,7 @@ class Mutant:
         return assemble(state, [self._slipped(state, action) for action in actions_of(state)])
 
     def is_in(self, policy: Policy, bounds: Bounds) -> bool:
-        """Whether the mistake changes the model under these bounds, in which the changed variable may not exist."""
+        """Whether the mistake changes the model. Under some bounds, the variable that it changes does not exist."""
         state = state_of(policy, bounds)
         return any(not same_text(action, self.change(state, action)) for action in self._touched(state))
 
@@ -94,7 +94,7 @@ def kinds_of(action: Action) -> tuple[str, ...]:
 
 
 def thread_of_mutant(kinds: tuple[str, ...]) -> str:
-    """The threads among these, in parentheses, to distinguish actions that share a name; empty without threads."""
+    """The threads among these kinds, in parentheses, which distinguish actions of the same name; may be empty."""
     threads = [kind for kind in kinds if kind]
     return f"({', '.join(threads)})" if threads else ""
 
@@ -144,7 +144,10 @@ def reached(model: Model) -> list[Packed]:
 
 
 def mutants_of(policy: Policy, bounds: Bounds) -> Iterator[Mutant]:
-    """Every mutant by rule of every action. The parts to change are those of the action's first instance."""
+    """Every mutant that the rules give for an action of the policy.
+
+    The first instance of an action has the parts and assignments that the mutants change.
+    """
     firsts: dict[tuple[str, tuple[str, ...]], Action] = {}
     for action in actions_of(state_of(policy, bounds)):
         firsts.setdefault((action.name, kinds_of(action)), action)
@@ -158,7 +161,7 @@ def mutants_of(policy: Policy, bounds: Bounds) -> Iterator[Mutant]:
 
 
 def mutated(policy: Policy, bounds: Bounds, name: str, change: Change) -> Model:
-    """The model in which every instance of the action `name` is changed; bounds without the action change nothing."""
+    """The model in which every instance of the action `name` is changed, if the bounds have this action."""
     assert name in ACTION_NAMES, f"the specification has no action {name}"
     state = state_of(policy, bounds)
     return assemble(state, [change(state, action) if action.name == name else action for action in actions_of(state)])

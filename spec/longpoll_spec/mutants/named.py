@@ -33,7 +33,7 @@ def _after(term: Term, action: Action) -> Term:
 
 
 def recheck_if_bucket_looked_empty(state: State, action: Action) -> Effect:
-    """The insert demands a recheck only if the bucket looked empty, as if otherwise another thread would recheck."""
+    """The insert demands no recheck if the bucket looked occupied, as if another request's thread would recheck."""
     request = _acting(state, action)
     if request.recheck_due.op != "var":
         return {}  # this policy has no recheck after the insert
@@ -43,7 +43,7 @@ def recheck_if_bucket_looked_empty(state: State, action: Action) -> Effect:
 
 
 def drops_when_alone(state: State, action: Action) -> Effect:
-    """A rejected request is answered as busy only while the executor has another request, and otherwise dropped."""
+    """A rejected request is answered as busy only while the executor has another request; otherwise it is dropped."""
     request = _acting(state, action)
     alone = ~any_of(~(other.copies <= 0) for other in _others(state, request))
     answered = _after(request.open, action)
@@ -81,7 +81,7 @@ def begins_anew(state: State, action: Action) -> Effect:
 
 
 def first_only(state: State, action: Action) -> Effect:
-    """An action that wakes or answers all held requests does so for the first request only."""
+    """An action that should wake or answer all held requests does so for the first request only."""
     told: dict[str, Term] = {}
     for each in state.requests:
         earlier = any_of(_leaves(other, action) for other in state.requests[: each.index])
@@ -92,7 +92,7 @@ def first_only(state: State, action: Action) -> Effect:
 
 
 def lone_only(state: State, action: Action) -> Effect:
-    """An action that wakes or answers all held requests does so for none if there are several."""
+    """An action that wakes or answers all held requests does nothing if there are several of them."""
     told: dict[str, Term] = {}
     for each in state.requests:
         beside = any_of(_leaves(other, action) for other in _others(state, each))

@@ -1,4 +1,4 @@
-"""Properties of deadlines: each request has its pull's deadline, and is answered in the tick in which it passes.
+"""Properties of deadlines: each request has its pull's deadline, and is answered in the tick in which it expires.
 
 `deadline_is_its_pulls` is needed, because a broker that renews the deadlines of kept requests would never be late.
 """

@@ -83,7 +83,7 @@ def features_of(policy: Policy, bounds: Bounds) -> Features:
 
 @cache
 def samples() -> tuple[tuple[Policy, Bounds], ...]:
-    """The samples: presets and presets with one knob changed, without features and (fewer of them) with each one."""
+    """The samples: presets, and presets with one changed knob, without features and (fewer) with each feature."""
     return tuple(_samples())
 
 

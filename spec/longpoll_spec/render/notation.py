@@ -260,7 +260,7 @@ class Reader(Writer):
         return f"({f' {sign} '.join(parts)})" if len(parts) > 1 else f"({parts[0]})"
 
     def folded(self, parts: Sequence[Term]) -> Iterator[tuple[Term, bool]]:
-        """Yield (part of a junction, whether it is the same for both requests), with such a part only once."""
+        """Yield (part of a junction, whether both requests have this part); a part of both is yielded once."""
         told = set[int]()
         for part in parts:
             twin = self.swapped(part)

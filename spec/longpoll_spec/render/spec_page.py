@@ -122,7 +122,7 @@ def opened(bounds: Bounds) -> Bounds:
 
 
 def places_text(name: str) -> str:
-    """The places of an action in RocketMQ's source, whatever the policy and bounds that have it."""
+    """The places of an action in RocketMQ's source, under all policies and bounds together."""
     every = [model_of(*sample).named(name) for sample in samples()]
     places = dict.fromkeys(place_of(action) for actions in every for action in actions)
     return "; ".join(filter(None, places)) or "no thread: time passes"

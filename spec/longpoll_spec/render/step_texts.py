@@ -59,8 +59,8 @@ class StepValues:
     def queue(self) -> str:
         """The name of the step's queue; empty if the model has only one queue.
 
-        The step's queue is the queue that the action names, or that its request reads, or whose bucket its notifier is
-        or was at.
+        The step's queue is the queue that the action names, else the queue that its request reads, else the queue whose
+        bucket its notifier traverses.
         """
         names = [queue.name for queue in self.model.state.queues]
         if len(names) == 1:

@@ -165,7 +165,7 @@ _STOPS: Final = f"This breaks the property {time_can_pass.__name__}: {sentence_o
 
 
 def diagnosis_of(trace: Trace) -> tuple[str, ...]:
-    """The sentences about the violation at the end of a trace; empty if it shows none."""
+    """The sentences about the violation at the end of a trace; empty if the trace ends without a violation."""
     for said in leads_to_of(trace.model):
         if said.name == trace.property_name:
             return f"{_ENDLESS} {_NEVER}", f"This breaks the property {said.name} ({said.place}): {said.sentence}"
@@ -226,7 +226,7 @@ def _window(end: End, slot: int) -> Iterable[str]:
 
 
 def _unannounced(end: End, slot: int) -> Iterable[str]:
-    """The text about a wakeup lost without a traversal: the due traversal announces a message with another tag."""
+    """The text about a wakeup that is lost because the due traversal announces a message with another tag."""
     announced, tags = end.values.get("announced"), end.trace.model.bounds.tags
     if announced is not None and announced < tags:
         yield (

@@ -138,7 +138,7 @@ class State:
 
     @property
     def filters(self) -> bool:
-        """Whether filters can matter."""
+        """Whether a pull's filter can exclude a message; see `Bounds.filters`."""
         return self.bounds.filters
 
     def lock_free(self, queue: Queue) -> Bool:
@@ -162,7 +162,7 @@ class State:
         return all_of(~(each.at(queue) & ~each.orphan & here) for each, here in pairs)
 
     def at_queue_of(self, request: Request, fact_of: Callable[[Queue], Bool]) -> Bool:
-        """A fact of the queue that the request reads; false if the request reads no queue."""
+        """The fact `fact_of` of the queue that the request reads; false if the request reads no queue."""
         return any_of(request.at(queue) & fact_of(queue) for queue in self.queues)
 
     def visible_end_of(self, request: Request) -> Int:
@@ -173,7 +173,7 @@ class State:
         return end
 
     def offset_after_read(self, request: Request) -> Int:
-        """The next offset after a read that answers: the visible end, or the queue's beginning if that is greater."""
+        """The offset after a read: the queue's beginning if the read's own offset is less, else the visible end."""
         start = const(0)
         for queue in self.queues:
             start = ite(request.at(queue), queue.visible_start, start)

@@ -1,6 +1,6 @@
 """The participants: requests, queues, tags and notifiers, each with the terms that actions read and write.
 
-`state.variables` has the ranges and first values of their variables.
+`state.variables` has the ranges and first values of the participants' variables.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Tag:
     """The name of the tag as an actor in labels."""
     tag: int
     alike: tuple[int, ...]
-    """The tags that have the same hash as this tag, itself included."""
+    """The tags that have the same hash as this tag, including this tag."""
     by_sql: Wish | None
     """The wish for messages that pass the SQL filter; None if this message does not pass."""
 
@@ -129,7 +129,7 @@ def wishes_of(bounds: Bounds) -> tuple[Wish, ...]:
 
 
 def tags_of(bounds: Bounds) -> tuple[Tag, ...]:
-    """Every tag, and with an SQL filter also every tag of a message that passes it."""
+    """Every tag of a message that fails the SQL filter, and with the feature `sql` also of a message that passes."""
     alike = [tuple(other for other in range(bounds.tags) if HASHES[other] == HASHES[tag]) for tag in range(bounds.tags)]
     plain = tuple(Tag(tag, f"t{tag}", tag, same, None) for tag, same in enumerate(alike))
     if not bounds.has("sql"):
@@ -147,7 +147,7 @@ class Queue:
     log_end: Int
     visible_end: Int
     visible_start: Int
-    """The first offset of the queue, because earlier messages were deleted."""
+    """The first offset that the queue still has; it is greater than 0 if earlier messages were deleted."""
     flushed_end: Int
     unscanned: Bool
     present: Bool

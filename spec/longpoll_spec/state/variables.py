@@ -51,11 +51,10 @@ class Variable:
     labels: tuple[str, ...] = ()
     """The name of each value, if the values are not quantities."""
     limit: Int | None = None
-    """The parameter that is the upper end, if it is one. A proof that leaves the parameter open leaves the upper end
-    open.
-    """
+    """The parameter whose value is the upper end; None if the upper end is fixed. A proof that leaves the parameter
+    open leaves the upper end open."""
     numbers_queues: bool = False
-    """Whether the value is the number of a queue (or the count of queues for none), which renaming queues must rename.
+    """Whether the value is the number of a queue (or the count of queues for none), which a renaming of queues changes.
     """
 
     @property

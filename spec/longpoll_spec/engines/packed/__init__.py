@@ -18,8 +18,8 @@ from typing import Final
 DISABLED: Final = "NPY_DISABLE_CPU_FEATURES"
 """The environment variable from which NumPy, when it is imported, reads the CPU features to disable."""
 AVX512: Final = "AVX512_SKX X86_V4"
-"""The CPU features that the AVX-512 sort needs, with their names up to NumPy 2.3 and since then. NumPy only warns about
-an unknown name."""
+"""The CPU feature that the AVX-512 sort needs: its name in NumPy up to 2.3, and its name since then. NumPy only warns
+about an unknown name."""
 ZEN_3_AND_4: Final = "25"
 """The CPU family of Zen 3 and Zen 4 processors; only Zen 4 has AVX-512."""
 

@@ -72,7 +72,7 @@ def _depth(line: str) -> int:
 
 
 def given_up(lines: Sequence[str]) -> list[str]:
-    """Add `del` lines: free each local after its last use, or after the block that contains this use if nested."""
+    """Add a `del` line for each local after its last use; if this use is in a nested block, after the block."""
     born: dict[str, int] = {}
     last: dict[str, int] = {}
     depths = [_depth(line) for line in lines]
@@ -244,7 +244,7 @@ class Scope:
         return f"{self.value(new)} ^ {self.value(old)}"
 
     def mask(self, condition: Term) -> str:
-        """The local with a bit mask: all bits are set in the rows where the condition holds, and none in the others."""
+        """The local with a bit mask for each row: all bits are set if the condition holds in the row, else none."""
         held = self.masks.get(id(condition))
         if held is None:
             truth = self.value(condition)
@@ -270,9 +270,8 @@ class Scope:
 
 
 Found: TypeAlias = tuple[int, int | None, int, int]
-"""What decides a property: (property index, index of the closing action or None, column of the least state that decides
-it, number of such states).
-"""
+"""A state or step that decides a property: (property index, index of the closing action or None, column of the least
+state that decides it, number of such states)."""
 Weigh: TypeAlias = Callable[[Rows], int]
 """The number of states that some columns of a chunk represent: `len`, unless one state represents a whole orbit."""
 Make: TypeAlias = Callable[[int, Words, Rows], Words]

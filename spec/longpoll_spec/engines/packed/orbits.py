@@ -68,7 +68,7 @@ def moves_of(layout: Layout, renaming: Renaming) -> QueueMoves:
 
 
 def numbers_of(place: Field, renaming: Renaming) -> Words:
-    """A table: for each value of a field that numbers queues, the number after renaming."""
+    """The new number of a queue for each value of the field `place`, as an array that the value indexes."""
     return np.array([renaming.queues.get(value, value) for value in range(place.mask + 1)], dtype=np.uint64)
 
 
@@ -133,8 +133,8 @@ class Orbits:
     def sizes(self, words: Words) -> npt.NDArray[np.int64]:
         """The size of each canonical state's orbit.
 
-        A renaming of queues leaves a state unchanged if the groups are the same after sorting. Equal groups make the
-        orbit smaller too, by the number of their arrangements.
+        A renaming of queues leaves a state unchanged if the groups are the same after sorting. Equal groups divide the
+        size of the orbit by the number of their arrangements.
         """
         sizes = np.full(words.shape[1], math.factorial(self.requests) * len(self.renamings), dtype=np.int64)
         alike = np.ones(words.shape[1], dtype=np.int64)

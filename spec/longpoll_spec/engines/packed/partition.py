@@ -1,7 +1,7 @@
 """A part of a packed search: the states that one process owns, and the expansion of these states level by level.
 
 If the search has one process, it owns every state. Each of several workers owns the states whose heads (`words`) lie in
-its range. `search` decides who owns a state and when a level ends, and `store` keeps the states.
+its range. `search` decides which process owns a state and when a level ends, and `store` keeps the states.
 
 Parent pointers would take memory for each state, so instead each level keeps the states that the search first reached
 at that depth, and `runs_backwards` rebuilds counterexamples from the levels. From the state of a witness,

@@ -145,7 +145,7 @@ def less(words: Words, others: Words) -> npt.NDArray[np.bool_]:
 
 
 def least(words: Words, rows: Rows) -> int:
-    """Return which of these columns has the least key."""
+    """Return the index of the column with the least key among the columns with the indices `rows`."""
     for word in words[::-1]:
         values = word.take(rows)
         rows = rows.compress(values == values.min())

@@ -138,7 +138,7 @@ class Workers:
         return made
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
-        """For each key the least state of level `depth` that leads to it, with the index of the action."""
+        """Map each key to the least state of level `depth` that leads to it, and the index of the action."""
         sources: dict[int, tuple[int, int]] = {}
         for found in self._ask("before", keys, depth):
             sources |= {key: min(source, sources.get(key, source)) for key, source in found.items()}

@@ -53,8 +53,7 @@ CUTOFF_MAX: Final = 32
 """The greatest cutoff for which a proof is tried; the presets need at most 13."""
 WORLD: Final = attrs.evolve(PLAIN, queues=2, tags=3, aspects=frozenset(ASPECTS) - {"lateness"})
 """The default configuration of a proof: two queues that share all threads, three tags, and every feature except the
-counters of lateness, because properties in ticks say the same in a proof.
-"""
+counters of lateness, because a proof covers lateness by the properties in ticks."""
 ModelOf = Callable[[Bounds], Model]
 Found = dict[Bounds, dict[str, Obligation | None]]
 """Maps bounds and a property to the run that violates the property under these bounds, or None. Configurations share
@@ -92,7 +91,7 @@ class Readers:
     kept: list[Statements] = field(factory=list)
 
     def rests_of(self, law: Statements) -> Rests:
-        """The reader of terms for the number of requests in this model."""
+        """The reader of terms for a model with as many requests as the model of `law`."""
         requests = law.model.bounds.requests
         return self.rests.setdefault(requests, Rests(requests))
 
@@ -359,7 +358,7 @@ def worlds_within(world: Bounds) -> Iterator[Bounds]:
 
 
 def compare(read: Statements, smaller: Statements, readers: Readers) -> None:
-    """Check that a model, restricted to fewer requests, is the model made for fewer; raises `NotUniformError` if not.
+    """Check that `read`, restricted to the requests of `smaller`, equals `smaller`; raises `NotUniformError` if not.
 
     The larger model must be symmetric, which the caller checks; the smaller model is checked here. Because of symmetry
     it is enough to compare the first action of each kind, and in it the first variable of each kind.
@@ -416,7 +415,8 @@ def _stated(
     mine, theirs = _conditions(item), _conditions(other)
     for label in dict.fromkeys((*mine, *theirs)):
         if label in actions:
-            # A property leaves out a condition that is never true, and may do so for one number of requests only.
+            # A property omits a condition that is never true, which may be so for one number of requests and not for
+            # another.
             named = tuple(_requests(actions[label]))
             yield f"{item.name} at {label}", named, mine.get(label, FALSE), theirs.get(label, FALSE)
 
@@ -442,7 +442,8 @@ def numbers_of(read: Statements, kept: Iterable[str], readers: Readers) -> tuple
         if named not in standing:
             standing[named] = {found for each in assumed for found in rest.witnesses(each, 1)}
         witnesses = standing[named] | rest.witnesses(helps, 1) | rest.witnesses(harms, -1)
-        # Keep at least one unnamed request, or a statement about every unnamed request would hold vacuously.
+        # Keep at least one unnamed request, because otherwise a statement about every unnamed request would hold
+        # vacuously.
         cutoff = max(cutoff, len(named) + max(1, len(witnesses)))
     if cutoff > CUTOFF_MAX:
         raise NotUniformError(f"{cutoff} requests would be needed, more than {CUTOFF_MAX}")

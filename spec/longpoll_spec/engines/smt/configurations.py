@@ -109,7 +109,7 @@ CONFIGURATIONS: Final[Mapping[str, Bounds]] = MappingProxyType(
 def configurations_of(policy: Policy) -> Mapping[str, Bounds]:
     """The configurations in which a policy is proved.
 
-    A file that is based on the core has no features, so at most two.
+    A file that is based on the core has no features, so it has at most two configurations.
     """
     own = policy.extension
     if own is None or not own.is_alone:
@@ -271,7 +271,7 @@ class WorldProof:
 
 
 def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]) -> Mapping[str, Bounds]:
-    """The configurations with these names, or one called `own` if `changes` changes the bounds of one.
+    """The configurations with these names; with `changes`, one configuration `own` with changed bounds.
 
     Without names and changes, a proof for a given number of requests gets the plain configuration. A proof for any
     number gets an empty mapping, so that `prove_worlds` chooses. Raises `UnknownWorldError` for an unknown name, and
@@ -375,10 +375,10 @@ def headline(
     named: bool = False,
     explored: Sequence[str] = (),
 ) -> str:
-    """The verdict in words: `proved` without an exception only if no combination of features and no property is left.
+    """The verdict in words: just `proved` only if no combination of features and no property is left unproved.
 
-    If the user has `named` the configurations, the verdict is about these only. `explored` has the names of properties
-    that are not proved but only explored.
+    If the user has `named` the configurations, the verdict is about these configurations only. `explored` has the names
+    of properties that are not proved but only explored.
     """
     verdict: str = worst(proofs)
     if verdict != "proved":
@@ -392,7 +392,7 @@ def headline(
 
 
 def exception(explored: Sequence[str]) -> str:
-    """The end of a verdict that excludes these properties; empty if there are none."""
+    """The words that end a verdict and say that these properties are only explored; empty without properties."""
     return f", except {', '.join(explored)}, only explored" if explored else ""
 
 

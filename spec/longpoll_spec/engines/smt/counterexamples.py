@@ -179,7 +179,7 @@ def refute(
 
 ModelOf: TypeAlias = Callable[[Bounds], Model]
 STATES: Final = 200_000
-"""The number of states at which exploring ends, with the level in which it is reached."""
+"""Exploring ends after the level in which it reaches this number of states."""
 SIZES: Final = ((1, 1), (1, 3), (2, 1))
 """(messages, ticks of a timeout), tried in this order. A restarted deadline shows with three ticks, but not with one.
 """

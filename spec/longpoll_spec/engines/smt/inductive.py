@@ -42,7 +42,7 @@ _FROM_BEST: Final[tuple[Answer, ...]] = ("proved", "unknown", "refuted")
 
 @frozen
 class Counterexample:
-    """A counterexample to induction: a state in which the assumed statements hold, and a step that breaks another one.
+    """A counterexample to induction: a state in which the assumed statements hold, and a step that breaks a statement.
 
     The state need not be reachable.
     """
@@ -91,7 +91,7 @@ class Lemmas:
     kept: list[Bool] = field(factory=list)
 
     def follows(self, question: Bool, opened: tuple[str, ...], assumed: Container[int]) -> bool:
-        """Whether the question is proved already, from no other assumptions than these."""
+        """Whether the question is proved already by a proof whose assumptions are all in `assumed`."""
         known = self.proved.get((id(question), opened), ())
         return any(all(each in assumed for each in used) for used in known)
 

@@ -130,7 +130,7 @@ class Rest:
 
 @define
 class Rests:
-    """The readers of terms for `requests` requests: one for each choice of named requests."""
+    """The readers of terms for `requests` requests, with one reader for each choice of named requests."""
 
     requests: int
     made: dict[frozenset[int], Rest] = field(factory=dict)

@@ -16,8 +16,8 @@ every worker map it from a file:
 | `seen/Q/A-B`      | the states of shard Q in levels A to B, merged into fewer runs (`Visited`)              |
 
 A file appears complete or not at all, and writing it again gives the same states, so a task that Spark retries does no
-harm. Only complete levels are merged, and the levels keep their own runs. So a missing directory under `seen` can be
-made again.
+harm. A missing directory under `seen` can be made again, because only complete levels are merged and every level keeps
+its own runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def write_cut(directory: Path, words: Words, shares: int) -> None:
 
 
 def of_share(words: Words, share: int, shares: int) -> Words:
-    """Those of the sorted states whose heads lie in a shard."""
+    """Select, from sorted states, those whose heads lie in a shard."""
     first, end = (lesser(words, first_head(number, shares)) for number in (share, share + 1))
     return words[:, first:end]
 
@@ -169,7 +169,7 @@ class Told(msgspec.Struct, frozen=True):
     """(property index, index of the closing action or None, key)."""
 
     def with_stretch(self, stretch: Stretch) -> Told:
-        """The sum of these results and those of a batch."""
+        """These results, with the results of a batch added."""
         fired = [before + more for before, more in zip(self.fired, stretch.fired, strict=True)]
         found = [(item, closing, f"{key:x}") for item, closing, key in stretch.found]
         return Told(fired, [*self.found, *found])
@@ -232,14 +232,14 @@ class Partition:
             write_run(level_in(self.directory, depth), share, number, not_in(states, seen, low))
 
     def before(self, keys: Sequence[int], depth: int, share: int) -> Sources:
-        """For each key, find the least of the shard's states of a level that leads to the key's state, if one does."""
+        """Map each key to the least of the shard's states of a level that leads to it; other keys are missing."""
         runs = runs_in(level_in(self.directory, depth), share)
         found = self.part().sources(keys, (chunk for run in runs for chunk in _chunks(run)))
         return Sources([(f"{key:x}", f"{source:x}", index) for key, (source, index) in found.items()])
 
 
 def sources_in(several: Iterable[Sources]) -> dict[int, tuple[int, int]]:
-    """Merge answers: for each key, the least state that leads to it in any of them, with the index of the action."""
+    """Merge answers: map each key to the least state that leads to it in any answer, and the index of the action."""
     sources: dict[int, tuple[int, int]] = {}
     for name, text, action in (row for each in several for row in each.rows):
         key, source = int(name, 16), (int(text, 16), action)

@@ -2,10 +2,10 @@
 
 A state is packed into 64-bit words, as in the packed engine, and the heads of states are divided into shards. Each
 level takes two jobs with one task per shard: the first job expands the shard's states, and the second adds the
-successors that are new to it (`partition`). Spark schedules the tasks and retries them if a worker is lost. Tasks pass
-states as files in a shared directory, so nothing is shuffled. If a search is killed, the next one resumes from the last
-complete level and finds the same result. The driver expands small levels itself, with the same functions. Workers need
-this package.
+successors that are new to the shard (`partition`). Spark schedules the tasks and retries them if a worker is lost.
+Tasks pass states as files in a shared directory, so nothing is shuffled. If a search is killed, the next one resumes
+from the last complete level and finds the same result. The driver expands small levels itself, with the same functions.
+Workers need this package.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Search:
         return [msgspec.json.decode(file.read_bytes(), type=kind) for file in files]
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
-        """For each key the least state of a level that leads to it, with the index of the action."""
+        """Map each key to the least state of a level that leads to it, and the index of the action."""
         share = self.share
         is_here = self.checkpoint.state.levels[depth] <= HERE_STATES_MAX
         return sources_in(self._by_shares(lambda number: share.before(keys, depth, number), Sources, is_here))
@@ -162,7 +162,7 @@ def explore(
 
 @contextmanager
 def _fault_told(checkpoint: Checkpoint) -> Iterator[None]:
-    """Raise faults of Spark and of the disk as errors with a message of one line."""
+    """Turn each exception of Spark or of the disk into an error with a message of one line."""
     try:
         yield
     except (PySparkException, Py4JError) as error:

@@ -77,7 +77,7 @@ def sequence(effect: Effect) -> tuple[Assignment, ...]:
 
 
 def _places(name: str, term: Term) -> tuple[Term, Term, Term]:
-    """Three terms: the variable, the variable that saves its old value, and the latter's value between steps."""
+    """Three terms: a variable, the variable that saves its old value, and the saving variable's value between steps."""
     if isinstance(term, Int):
         return int_variable(name), int_variable(SAVED + name), const(0)
     return bool_variable(name), bool_variable(SAVED + name), FALSE

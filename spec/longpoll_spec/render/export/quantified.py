@@ -1,10 +1,10 @@
 """Turns terms of three requests and three queues into expressions about any number of them, and these into TLA+.
 
-The terms of the specification name every request and queue. Parts of a term that say the same about each of them become
-a quantifier: `phase_0 = held`, `phase_1 = held` and `phase_2 = held` in a conjunction become a statement about every
-request, and in a disjunction a statement about some request. Three requests are enough to distinguish `every other one`
-from `the other one`. If a part is missing for one of them, or names a request that no quantifier covers,
-`NotUniformError` is raised, so that the text never means more than the terms.
+The terms of the specification name every request and queue. Parts of a term that say the same about each request or
+queue become a quantifier: `phase_0 = held`, `phase_1 = held` and `phase_2 = held` in a conjunction become a statement
+about every request, and in a disjunction a statement about some request. Three requests are enough to distinguish
+`every other one` from `the other one`. If one request or queue lacks its part, or a part names a request that no
+quantifier covers, `NotUniformError` is raised, so that the text never means more than the terms.
 
 An expression is a tuple: its operator, then its parts. In addition to the operators of `terms` there are `var` (name,
 primed, index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and
@@ -381,7 +381,7 @@ def denied(expression: Expression) -> Expression:
 
 
 def implies(given: Sequence[Expression], then: Expression) -> Expression:
-    """The implication from all of `given` to `then`. If `then` is an implication, its premise joins the others."""
+    """The implication from all of `given` to `then`. If `then` is an implication, its premise joins `given`."""
     parts = [part for each in given for part in (each[1:] if each[0] == "and" else (each,))]
     if then[0] == "implies":
         return implies([*parts, then[1]], then[2])

@@ -230,7 +230,7 @@ class Module:
         return found
 
     def reading(self, before: str = "") -> Reading:
-        """The reading that replaces terms by calls of predicates: of all, or of those before the one named `before`.
+        """The reading that replaces terms by calls of all predicates, or only of those that come before `before`.
 
         A predicate's own definition uses only the predicates before it.
         """
@@ -298,12 +298,12 @@ def _operators(family: Family, state: State) -> Iterator[Operator]:
 
 
 def _actors(family: Family, action: Action) -> Iterator[Actor | None]:
-    # A single queue or tag has no name.
+    # A single queue or tag has no name, so the action's actors lack it.
     return islice(chain(action.actors, repeat(None)), len(family.who))
 
 
 def kind_of(variable: Variable) -> str | None:
-    """The kind of participant that the variable belongs to, the first of two; None if it belongs to the broker."""
+    """The kind of the first participant that the variable belongs to; None if it belongs to the broker."""
     slots = indexed(variable.name)[1]
     return slots[0][1] if slots else None
 

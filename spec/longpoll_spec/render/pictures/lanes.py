@@ -75,7 +75,7 @@ class _Sheet:
 
     @property
     def bars(self) -> list[tuple[str, list[_Bar]]]:
-        """(name, bars) of a lane for each request's phase and each queue's visible end, if its value changes."""
+        """(name, bars) for each request's phase and each queue's visible end whose value changes in the run."""
         shown = []
         for place, variable in enumerate(self.trace.model.variables):
             if variable.name.startswith("phase_"):

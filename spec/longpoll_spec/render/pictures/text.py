@@ -1,7 +1,7 @@
 """Writes a story as numbered steps in plain text, as a mermaid sequence diagram, or as an HTML page.
 
 The text has no colours, so it is the same on a terminal, in a file and in a message. The mermaid diagram is for
-Markdown and leaves out the places in Java. The page is one file without scripts, with the picture, all steps and the
+Markdown and leaves out the locations in Java. The page is one file without scripts, with the picture, all steps and the
 violation. All text in the page is escaped.
 """
 

@@ -44,8 +44,8 @@ OPERATORS: Final = ("const", "var", "add", "sub", "lt", "le", "eq", "not", "ite"
 """The operators of nodes in the data, by their numbers. `law.js` has the same list."""
 _CONSTANTS: Final = {"true": 1, "false": 0}
 OF: Final = "@"
-"""The separator in names: `phase_0@hold(0)` is the variable after the action, and `@hold(0)` is whether it is enabled.
-"""
+"""The separator in names: `phase_0@hold(0)` is the value of `phase_0` after the action `hold(0)`, and `@hold(0)` says
+whether this action is enabled."""
 
 
 @frozen
@@ -100,15 +100,15 @@ class Pool:
     _kept: list[Term] = field(factory=list)
 
     def text(self, text: str) -> int:
-        """The number of a text in the table, to which it is added if it is new."""
+        """Return the number of a text in the table of texts, after adding the text if it is new."""
         return self.texts.setdefault(text, len(self.texts))
 
     def entry(self, entry: Mapping[str, Any]) -> int:
-        """The number of a variable, an action or a property in the table, to which it is added if it is new."""
+        """Return the number of a variable, action or property in the table of entries, after adding it if it is new."""
         return self.entries.setdefault(_json(entry), len(self.entries))
 
     def term(self, term: Term) -> int:
-        """The number of a term in the table of nodes, to which it is added after its arguments if it is new."""
+        """Return the number of a term in the table of nodes, after adding it and its arguments if they are new."""
         for node in nodes(term, done=self._numbers):
             shape = self._shape(node)
             if shape not in self._shapes:
