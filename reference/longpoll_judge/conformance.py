@@ -1,13 +1,13 @@
-"""Full-model conformance: whether every step of a history that declares its specification is allowed.
+"""Checks whether the declared specification of a history allows all of its steps (full-model conformance).
 
-A source is one run from the specification's first state. Findings have the property `follows_the_law`. The property is
-violated if no order of the events that their times allow is a run of the specification. The result is unknown if events
-are missing before the step that does not fit, or if the checker would have to follow too many possible states. The
-window of a finding begins at the last time when only one state was possible and ends with the step that no state
-allows. After that step the state is unknown, so a source has at most one finding.
+The steps of a source are judged as one run from the specification's first state. Findings have the property
+`follows_the_law`. The property is violated if no order of the events that their times allow is a run of the
+specification. The result is unknown if the record may lack events, or if the checker would have to follow too many
+possible states. The window of a finding begins at the last time when only one state was possible and ends with the step
+that no state allows. After that step the state is unknown, so a source has at most one finding.
 
-Both engines judge histories of steps in this process, because a step takes microseconds and one run is one chain. The
-search: `longpoll_spec.engines.conform`.
+Both the local engine and Spark judge histories of steps in this process, because a step takes microseconds and the
+steps of one run cannot be judged in parallel. `longpoll_spec.engines.conform` contains the search.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from longpoll_spec.errors import SpecUserError
 from longpoll_spec.model import ACTION_NAMES, OPEN_MAX
 
 WINDOW_MAX: Final = 50
-"""The maximum number of events that an unknown finding shows. The last events are shown."""
+"""The maximum number of events, the last ones, that a finding with the verdict unknown shows."""
 REASONS_MAX: Final = 3
 """The maximum number of reasons that a finding lists for a step which does not fit."""
 SHOWN: Final = tuple(dict.fromkeys((*REQUIRED, "broker", "topic", "queue", "request", "connection", "tag", *COLUMNS)))
@@ -34,7 +34,7 @@ Events: TypeAlias = list[dict[str, Any]]
 
 
 def judge_conformance(history: History, context: Context) -> tuple[list[Finding], list[Gap], Share]:
-    """Judge the sources that declare a specification; a specification that does not exist becomes a gap.
+    """Judge the sources that declare a specification; report a gap for each specification that does not exist.
 
     Returns the findings, the gaps, and how many of all steps were judged. Steps after a step that does not fit, and
     steps of an unknown specification, are not judged.
@@ -75,7 +75,7 @@ def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list
     window = [events[number] for number in range(found.certain, blamed + 1)]
     first, last = window[0], events[blamed]
     is_violated = is_whole and not found.undecided
-    # Show all steps, because whether a step fits depends on every step before it.
+    # Show all earlier steps, because whether a step fits depends on every step before it.
     shown = events[: blamed + 1] if is_violated else window[-WINDOW_MAX:]
     finding = Finding(
         property=FOLLOWS_THE_LAW,
@@ -93,7 +93,7 @@ def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list
 
 
 def _blamed(found: Conformance) -> int:
-    """Returns the index of the step to report: of the possible next steps, the step that ends first."""
+    """Returns the index of the step to report: of the steps that may come next, the one that ends first."""
     if found.refusals:
         return min(refusal.step for refusal in found.refusals)
     return min(found.placed, len(found.order.steps) - 1)

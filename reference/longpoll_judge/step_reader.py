@@ -1,4 +1,4 @@
-"""Maps events of a history of steps to steps of the spec: possible actions, and facts about the state.
+"""Maps each event of a history of steps to the possible actions of the spec, and to facts about the state.
 
 | field           | of                     | fact about the state after the step                       |
 |-----------------|------------------------|-----------------------------------------------------------|
@@ -8,7 +8,7 @@
 | `visible_end`   | any step               | the visible end of the queue                              |
 | `offset`        | a step with a request  | the next offset that the request's consumer reads         |
 
-Also explains why a step does not fit. `longpoll_spec.engines.conform` checks whether the steps are a run.
+The module also explains why a step does not fit. `longpoll_spec.engines.conform` checks whether the steps are a run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _QUEUE: Final = re.compile(r"q([0-9]{1,3})")
 
 
 def model_of(policy: str, law: Law) -> Model:
-    """Return the model that a history declares, with an open log. Raises `SpecUserError` if it does not exist."""
+    """Return the model that a history declares, with unlimited messages. Raises `SpecUserError` if there is none."""
     bounds = Bounds(
         "declared",
         requests=law.requests,
@@ -55,7 +55,7 @@ def model_of(policy: str, law: Law) -> Model:
 
 @define
 class StepReader:
-    """Reads events as steps of one model. Invariant: `_labels` caches earlier results."""
+    """Reads events as steps of one model. `_labels` caches the results of `_fitting`."""
 
     model: Model
     by_name: Mapping[str, tuple[Action, ...]]
@@ -114,7 +114,7 @@ def _queue_of(actor: Actor) -> int | None:
 
 
 def reason(model: Model, refusal: Refusal) -> str:
-    """Returns why a step does not fit in one state: the false parts of its guard, or a contradiction to the event."""
+    """Returns why a step does not fit in one state: the false parts of its guard, or the facts that differ."""
     if not refusal.action:
         return "there is no such action, or nothing of the kind that it tells"
     if refusal.contradicted:

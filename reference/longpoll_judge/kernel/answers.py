@@ -5,16 +5,16 @@ answer is a violation only if no such time exists. The rules are those of `Defau
 `PullMessageProcessor`:
 
 code 0 FOUND: the messages in the body are exactly those in [offset, offset_next) that match by tag hash, and all were
-visible. offset_next is the last message's offset plus 1 if the body is full or every message matches. Otherwise
-offset_next may also have passed over messages that do not match. code 19 NO_NEW_MSG: at some time no matching message
-was visible; offset_next is the requested offset. code 20 NO_MATCHED_MSG: offset_next has passed over at least one
-message, and none of the passed messages matches. code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own
-[offset_min, offset_max], so an empty queue never returns this code for offset 0. offset_next is one of the two ends.
-For an offset that is too high, it is the lower end only if that end is 0, as in 4.9.
+visible. offset_next is the last message's offset plus 1 if the body is full or every message matches. If not,
+offset_next may be higher, past messages that do not match. code 19 NO_NEW_MSG: at some time no matching message was
+visible; offset_next is the requested offset. code 20 NO_MATCHED_MSG: offset_next has passed over at least one message,
+and none of the passed messages matches. code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own [offset_min,
+offset_max], so an empty queue never returns this code for offset 0. offset_next is one of the two ends; after an offset
+that is too high, offset_next is the lower end only if the lower end is 0, as in RocketMQ 4.9.
 
 A refusal shows that the broker read nothing. A history usually cannot show whether a refusal was right
-(`contract.pulls`). Not judged: SQL92, offsets reset by an administrator (5.x then answers 21 within the bounds), and
-slaves, which answer 20 if a master would answer 19 or 21.
+(`contract.pulls`). The judge skips pulls with SQL92 filters, pulls after an administrator reset the offset (5.x answers
+21 although the offset is within the bounds), and pulls from slaves, which answer 20 where a master answers 19 or 21.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def judge_codes(case: Case) -> list[Suspects]:
     if not is_refused.any():
         return []
     strange = is_refused & ~is_one_of(code, PULL_REFUSALS)
-    # If the queue has a message, the subscription is by tag and the count is not negative, nothing explains a system
-    # error.
+    # A system error cannot be explained if the queue has a message, the subscription is by tag and the maximum count is
+    # not negative.
     has_messages = (case.logs.base[pulls.log] < NEVER) | case.lives.is_neither[pulls.log]
     failed = is_refused & (code == SYSTEM_ERROR) & has_messages
     failed &= case.events.are("expression_type", pulls.row, {TAG}) & (pulls.count_max >= 0)
@@ -84,7 +84,8 @@ REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
 TAG_SHOWN_MAX: Final = 80
 """The maximum length of a tag in a finding's sentence; the evidence has the whole tag."""
 RestsOn = Literal["answer", "append", "visible"]
-"""The events that a rule needs: only the answer, also the appends of its messages, or also when they became visible."""
+"""The events that a rule needs: the answer; the answer and its messages' appends; or these and when they became
+visible."""
 NUMBERS: Final = (
     *("next", "min", "max", "asked", "last", "body_count", "count_max", "matching_least", "end_least", "end_most"),
 )
@@ -98,7 +99,8 @@ class Rule:
     clause: str
     broken: Booleans
     say: str | Callable[[int], str]
-    """The rest of a sentence about an answer: a format string with `NUMBERS`, or a function of an answer."""
+    """The end of a finding's sentence: a format string with names from `NUMBERS`, or a function of the answer's index.
+    """
     needs_whole_record: bool = False
     """Whether an event that was not recorded could explain the answer."""
     doubted: Booleans | None = None
@@ -108,7 +110,7 @@ class Rule:
     messages: Callable[[int], list[int]] = lambda _answer: []
     """Returns the messages by which an answer violates the rule, starting with the message at fault."""
     rests_on: RestsOn = "answer"
-    """Which events about the answer and about its `messages` the record must have."""
+    """The recorded events on which the verdict by this rule depends."""
 
 
 def judge_rightness(case: Case) -> list[Suspects]:
@@ -250,7 +252,7 @@ def _found(answers: Answers) -> list[Rule]:
     is_found = answers.code == FOUND
     last = answers.last
     known = logs.is_known(log, answers.body)
-    # Below the log's base, messages may be older than the record, and an outside observer sees no appends.
+    # Messages below the log's base may be older than the record, and an outside observer sees no appends.
     absent = ~known & (answers.body >= logs.base[log]) & logs.is_white_box[log]
     if absent.any():
         absent &= ~logs.may_be_there(log, answers.body)
@@ -287,7 +289,7 @@ def _found(answers: Answers) -> list[Rule]:
         return f"says offset_next {answers.next[answer]}; {rule}"
 
     def left_out(answer: int) -> list[int]:
-        """Return one matching message more than the answer delivers; undelivered messages come first."""
+        """Return the offsets of matching messages, one more than the answer delivers, with undelivered ones first."""
         carried = set(_body(answers, answer))
         matching = _matching(answers, answer, int(first[answer]), int(end[answer]), len(carried) + 1)
         missing = sorted(matching, key=lambda offset: offset in carried)
@@ -302,7 +304,7 @@ def _found(answers: Answers) -> list[Rule]:
         return f"carries {answers.body_count[answer]} messages although {count}{doubt}"
 
     def carries(clause: str, flags: Booleans, why: str, rests_on: RestsOn, *, needs_whole_record: bool = True) -> Rule:
-        """Return the rule about answers that deliver a flagged message, which is reported first."""
+        """Return the rule that no answer delivers a message marked in `flags`."""
         return Rule(
             clause,
             answers.any_in_body(flags),
@@ -345,8 +347,8 @@ def _not_found(answers: Answers) -> list[Rule]:
     may_be_reset = illegal & case.is_outside[answers.pull] & (not case.context.is_own)
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
-    # For an offset that is too high, the next offset is the end, or in 4.9 the minimum if that is 0. For an offset that
-    # is too low, it is the minimum.
+    # For an offset that is too high, the next offset is the end (in 4.9 also the minimum, if that is 0); for an offset
+    # that is too low, the next offset is the minimum.
     wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
     # If the record lacks a pull's offset, the offset is below 0 here.
     wrong_end |= (answers.asked < answers.min) & (answers.asked >= 0) & (answers.next != answers.min)
@@ -406,7 +408,8 @@ def _itself(answers: Answers) -> list[Rule]:
     # These rules compare an answer with the queue's end in the same answer, so they need no record of the log.
     is_read = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG))
     beyond = is_read & (answers.next > answers.max)
-    # Code 19 means that the pull requested the end of the queue. A stopping broker may send it without a new read.
+    # Code 19 means that the pull requested the end of the queue. A stopping broker may send code 19 without reading the
+    # queue again.
     away = (answers.code == NO_NEW_MSG) & (answers.max != answers.asked)
     doubted = np.zeros_like(away)
     if away.any():
@@ -464,7 +467,8 @@ def _are_young(answers: Answers, end: Integers) -> Booleans:
 def _measured(answers: Answers) -> Booleans:
     """Returns the answers for which "certainly visible before" depends on a duration by a clock that may be set.
 
-    In a record from outside, a message counts as certainly visible only some time after its acknowledgement.
+    If the observer is outside the broker, a message counts as certainly visible only some time after its
+    acknowledgement.
     """
     case = answers.case
     settable = case.events.are("source", case.pulls.row[answers.pull], case.context.settable)
@@ -540,7 +544,7 @@ def judge_order(case: Case) -> list[Suspects]:
 
 
 def judge_once(case: Case) -> list[Suspects]:
-    """Judge whether a request, pull or not, was answered twice.
+    """Judge whether any request, not only a pull, was answered twice.
 
     Members of the returned suspects are positions among the first answers. The verdict is not certain if the receipt of
     the request is not in the record.

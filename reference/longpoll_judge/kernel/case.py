@@ -1,4 +1,4 @@
-"""A window as the unit of judging, with its answers as columns; and suspects, each with a function that explains it.
+"""`Case` holds the joined events of a window; `Suspects` holds possible violations with a function to explain each.
 
 `promptness`, `answers` and `holding` contain the properties. `verdict` assembles the results.
 """
@@ -42,7 +42,7 @@ class Explanation:
     clause: str
     """The clause that the suspect violates."""
     why: str
-    """One sentence with the numbers of the case."""
+    """One sentence that says how the suspect violates the clause, with the numbers."""
     rows: list[int]
     """The rows of the requests' events that show the violation."""
     log_rows: list[int] = field(factory=list)
@@ -50,7 +50,7 @@ class Explanation:
     messages: list[int] = field(factory=list)
     """Queue offsets of the messages that the finding is about, starting with the message at fault."""
     roots: list[int] | None = None
-    """The `log_rows` that would be the cause of the finding if their content were wrong. None means all `log_rows`; an
+    """The `log_rows` that would cause the finding if the recorded events were wrong. None means all `log_rows`; an
     empty list means that only the answer is wrong."""
 
 
@@ -63,7 +63,7 @@ class Suspects:
     members: Integers
     """Indices that `explain` accepts, in order of time."""
     rows: Integers
-    """For each member, the row of the event that determines the member's position in this order."""
+    """For each member, the row of the event whose time determines the member's position in `members`."""
     explain: Callable[[int], Explanation]
     timeless: Booleans
     """For each member, whether the violation is independent of timestamps."""
@@ -114,7 +114,7 @@ class Case:
 
     @cached_property
     def first_visible(self) -> tuple[Integers, Integers]:
-        """The times between which the first message for each pull became visible; `NEVER` if undecidable."""
+        """For each pull, the interval in which its first message became visible; `NEVER` if undecidable."""
         after_ns, before_ns = self.by_expression(
             lambda matching, mine: matching.first_visible(self.pulls.log[mine], self.pulls.offset[mine])
         )
@@ -122,7 +122,7 @@ class Case:
 
     @cached_property
     def deliveries(self) -> tuple[Growth, Integers]:
-        """The queue ends that answers from outside show, and the pull of each. A delivered message was visible."""
+        """The queue ends that the delivered messages of outside sources prove, and the pull that shows each end."""
         pulls, (count, body, _owner) = self.pulls, self.bodies
         shows = (self.answer_code == FOUND) & (count > 0) & self.is_sound
         shows &= ~self.logs.is_white_box[pulls.log] & ~self.lives.is_neither[pulls.log]
@@ -139,7 +139,7 @@ class Case:
 
     @cached_property
     def first_delivered(self) -> tuple[Integers, Integers]:
-        """When an answer from outside first showed the first message for each pull; `NEVER` if no answer did."""
+        """For each pull, when an answer of an outside source first showed its first message; `NEVER` if none did."""
         growth, _pull = self.deliveries
         after_ns, before_ns = self.by_expression(
             lambda matching, mine: matching.first_delivered(growth, self.pulls.log[mine], self.pulls.offset[mine])
@@ -147,7 +147,7 @@ class Case:
         return after_ns, before_ns
 
     def told(self, name: str) -> Integers:
-        """For each pull, the value of this column in its answer; -1 if the pull has no answer."""
+        """For each pull, the value of the column `name` in its answer; -1 if the pull has no answer."""
         if name not in self._told:
             values = self.events.integers(name, self.pulls.answer_row)
             values[~self.pulls.is_answered] = -1
@@ -186,7 +186,7 @@ class Case:
     def missing(self) -> dict[str, Booleans]:
         """For each field, which pulls lack it although the record needs it (docs/contract.md).
 
-        The field may belong to the answer.
+        The field may belong to the pull's request or to its answer.
         """
         pulls, events, code = self.pulls, self.events, self.answer_code
         is_placed = self.is_placed[events.queue[pulls.row]]
@@ -264,7 +264,7 @@ class Case:
     def by_expression(self, question: Callable[[Matching, Integers], tuple[Integers, Integers]]) -> list[Integers]:
         """Call `question` with each matching and the indices of its pulls, and return its two results for each pull.
 
-        The results are `NEVER` if tags cannot decide.
+        Both results are `NEVER` for pulls whose messages cannot be decided by tags.
         """
         answers = [np.full(len(self.pulls), NEVER, dtype=np.int64) for _ in range(2)]
         for code, matching in enumerate(self.matchings):
@@ -305,11 +305,11 @@ class Case:
         """Returns the wanted pulls whose connection was not read, in either direction, at some time in [first, last].
 
         While a connection is not read, the observer sees answers late or never, and sees requests before the broker
-        receives them. If the observer is outside the broker, a gap in its record may hide such a time. Recorded times
-        before `since_ns` do not count.
+        receives them. If the observer is outside the broker, a gap in its record may hide that a connection was not
+        read. Recorded times before `since_ns` do not count.
         """
-        # Only an outside observer reads the connection. A gap in a record from inside hides events, but not that the
-        # connection was not read.
+        # Only an outside observer reads the connection. A gap in a record from inside the broker hides events, but
+        # cannot hide that a connection was not read.
         holed = self.is_outside & ~self.is_watched(first_ns, last_ns)
         unread: Booleans = wanted & self.pulls.is_answered & holed
         first_ns = first_ns if since_ns is None else np.maximum(first_ns, since_ns)
@@ -341,9 +341,9 @@ class Case:
 
     @cached_property
     def may_be_sent_away(self) -> Booleans:
-        """Which pulls got a 20 with which a slave may send them to its master, to the same, a right or a reset offset.
+        """Which pulls got a 20 by which a slave may send them to its master, at their, a corrected or a reset offset.
 
-        A reset of the offset tells no bounds, so `offset_max` is 0.
+        An answer that resets the offset has no bounds, so its `offset_max` is 0.
         """
         found: Booleans = (self.answer_code == NO_MATCHED_MSG) & self._are_among(self.context.readers)
         end = self.told("offset_max")
@@ -358,14 +358,14 @@ class Case:
         return found
 
     def are_timeless(self, clause: str, rows: Integers) -> Booleans:
-        """Whether a clause needs no timestamps; for a clause about a log, only if the queue has one generation."""
+        """Whether a clause needs no timestamps. A clause about a log needs them unless the queue has one generation."""
         if clause not in TIMELESS or clause not in LOGGED:
             return np.full(len(rows), clause in TIMELESS)
         return self.lives.is_single[self.events.queue[rows]]
 
     @cached_property
     def has_rolled(self) -> Booleans:
-        """Which pulls got a 19 that skips the rest of a missing file, as in RocketMQ (OFFSET_FOUND_NULL)."""
+        """Which pulls got an answer 19 that skips the rest of a missing file, as in RocketMQ (OFFSET_FOUND_NULL)."""
         asked, low, end = self.pulls.offset, self.told("offset_min"), self.told("offset_max")
         found: Booleans = (self.answer_code == NO_NEW_MSG) & (self.told("offset_next") > asked)
         found &= (asked >= low) & (asked < end) & self.is_outside & (not self.context.is_own)
@@ -524,7 +524,7 @@ class Answers:
 
 
 def pull_results(case: Case) -> Answers:
-    """Returns the answers that carry a pull's result, without refusals and damaged requests and answers."""
+    """Returns the answers that carry a pull's result; excludes refusals, and damaged requests and answers."""
     pulls, code = case.pulls, case.answer_code
     # Skip refusals, because they show no read, and pulls or answers that lack a field.
     pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)

@@ -1,18 +1,19 @@
 """commit_never_regresses and commit_is_told: the committed offset that a query returns.
 
-A returned offset must not be below an offset that the group had certainly committed, and must not be one that the group
-cannot have committed. If a group has committed, a query must return an offset. Each query and each separate commit must
-be answered.
+A query must return an offset if the group has committed one. The offset must not be below an offset that the group had
+certainly committed, and must be one that the group can have committed. Each query and each separate commit must be
+answered.
 
-A commit is part of a pull (`commit_offset`), or a request UPDATE_CONSUMER_OFFSET (15); a query (14) shows its effect.
-RocketMQ keeps the commit that arrives last, so a client may put its offset back. A pull that was sent earlier must not
-put it back, but pulls can overtake each other. Therefore an offset is wrong if a greater offset was certainly committed
-before, unless a commit of at most this offset may have come after the commit of the greater one.
+A commit is part of a pull (`commit_offset`), or a request UPDATE_CONSUMER_OFFSET (15). A query is a request
+QUERY_CONSUMER_OFFSET (14). RocketMQ keeps the commit that arrives last, so a client may lower its offset. A pull that
+was sent earlier must not lower the offset, but pulls can overtake each other. Therefore an offset is wrong if a greater
+offset was certainly committed before, unless a commit of at most this offset may have come after the commit of the
+greater one.
 
 An unanswered commit, such as a one-way commit, can only explain a lower offset. The same applies to a commit whose
 answer is uncertain, because its identifier occurred twice or its answer names another queue. The evidence for a
-violation comes from the query's own observer and one generation; an explanation may come from any observer of the
-broker.
+violation comes from the query's own observer and from one generation of the queue, but any observer of the broker may
+have recorded the commit that explains an offset.
 
 Commits, queries and answers are held in memory. Earlier commits are ignored once a group or topic was deleted, or its
 offsets were changed on the broker (`RESETS`). Slaves are not judged.
@@ -66,9 +67,9 @@ from longpoll_judge.read.schema import REQUIRED, are_named, coded, coded_texts, 
 COMMITS: Final = "commits"
 OFFSETS: Final = "queries and updates of offsets"
 RESETS: Final = (207, 215, 222, 314)
-"""The codes of requests after which a group's offset may be different, or absent."""
+"""The codes of requests after which a group's committed offset may have changed, or may no longer exist."""
 DELETIONS: Final = (207, 215)
-"""The codes of requests after which a group has no offset."""
+"""The codes of requests that delete committed offsets."""
 SUCCESS: Final = 0
 QUERY_NOT_FOUND: Final = 22
 OFFSET_CODES: Final = (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)
@@ -78,7 +79,7 @@ COLUMNS: Final = (
 )
 """The fields that the rules read or that a finding shows as evidence."""
 CODE_KNOWN: Final = "commit.code.known"
-"""The clause whose findings depend on no timestamp and no missing event."""
+"""The clause that needs no timestamps and no complete record, so its findings are always violations."""
 UNWATCHED: Final = "; another observer saw that, and the broker may have lost it in between"
 Flags = NDArray[np.bool_]
 
@@ -176,7 +177,7 @@ class _Reset:
 
     @property
     def sets_any(self) -> bool:
-        """Whether the group may have any offset afterwards."""
+        """Whether the group may have any offset after this event."""
         return not self.deletes and not self.is_restart
 
     def is_about(self, event: dict[str, Any]) -> bool:
@@ -190,7 +191,7 @@ class _Reset:
 def _unseen(context: Context) -> Iterator[_Reset]:
     """Yield the resets that no source recorded: new generations of queues, and restarts of brokers.
 
-    A new generation of a queue has no commits from the earlier generation.
+    Commits for an earlier generation of a queue do not count in a new generation.
     """
     for (broker, topic, queue), holes in context.begun_anew.items():
         for after_ns, before_ns in holes:
@@ -229,7 +230,7 @@ def _answer_rows(asked: pa.Table, answers: pa.Table) -> Integers:
 
 @frozen(eq=False)
 class _Group:
-    """The commits and queries of one group and queue, from all sources, in the order of its requests."""
+    """The commits and queries of one group and queue, from all sources, in the order of the requests."""
 
     asked: pa.Table
     answers: pa.Table
@@ -238,7 +239,7 @@ class _Group:
     told: dict[str, Integers]
     """Columns of the answers, by name; each column has a row for each request."""
     is_doubtful: Flags
-    """For each request, whether its answer is uncertain; `answer` is then -1, and the request is not judged."""
+    """For each request, whether its answer is uncertain; if so, `answer` is -1 and the request is not judged."""
 
     @property
     def own(self) -> Flags:
@@ -311,7 +312,7 @@ class _Group:
         )
 
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
-        """Yield the finding about the answer to one query; `resets` may have come before the query."""
+        """Yield the finding about the answer to one query; `resets` contains resets that may precede the query."""
         since_ns = max((reset.until_ns for reset in resets if not reset.is_restart), default=-NEVER)
         # Select exchanges (requests with their answers) that certainly ended before the query was received. They must
         # come from the query's observer, whose clock orders both.
@@ -349,7 +350,7 @@ class _Group:
         if told < 0 or not len(greater):
             return
         commit = int(greater[np.argmax(all_.after_ns[greater])])
-        # Select commits from any observer that may have put the offset back by the time of the answer: an explicit
+        # Select commits from any observer that may have lowered the offset by the time of the answer: an explicit
         # commit that was not certainly done before the greater commit was received, or a pull's commit that was not
         # certainly received before the greater commit.
         lower = (all_.value >= 0) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
@@ -395,7 +396,7 @@ class _Group:
             yield self._finding("commit.told.most", [commit, question], why, context, certain=False)
 
     def _beyond(self, all_: _Exchanges, question: int, end: int, context: Context) -> Iterator[Finding]:
-        """Yields an offset beyond every recorded end of the queue that no client is known to have committed."""
+        """Yields a finding if a query got an offset above every recorded end, which no known commit explains."""
         told = int(all_.told[question])
         possible = all_.may_take & (all_.after_ns <= all_.done_ns[question]) & (all_.value >= told)
         if told > end and not possible.any() and context.asks("commit.told.within"):
@@ -406,7 +407,7 @@ class _Group:
     def _unwritten(
         self, all_: _Exchanges, question: int, before: Flags, resets: list[_Reset], context: Context
     ) -> Iterator[Finding]:
-        """Yields an offset that no commit explains since the last time when the group certainly had another offset."""
+        """Yields a finding if no commit explains the returned offset since the group certainly had another offset."""
         told, done_ns = int(all_.told[question]), int(all_.done_ns[question])
         if told < 0:
             return
@@ -441,7 +442,7 @@ class _Group:
         yield self._finding("commit.told.written", shown, why, context, certain=certain)
 
     def _outlived(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
-        """Yields an offset from before a deletion, which some brokers keep for the next queue with the same name."""
+        """Yields a finding about an offset that survived the deletion of its queue, as it does in some brokers."""
         told = int(all_.told[question])
         ends = [reset.after_ns for reset in resets if reset.deletes and reset.until_ns < all_.after_ns[question]]
         written = all_.may_take & (all_.value == told) & (all_.after_ns <= all_.done_ns[question])
@@ -457,7 +458,7 @@ class _Group:
         return f"group {self.asked['group'][0].as_py()[:80]!r}"
 
     def _unanswered(self, all_: _Exchanges, context: Context) -> Iterator[Finding]:
-        """Yields requests about offsets without an answer, or with an unknown code."""
+        """Yields findings about requests for offsets that have no answer or an answer with an unknown code."""
         about = have_request(self.asked) & is_one_of(all_.code, OFFSET_CODES) & ~self.is_doubtful & self.own
         known = np.where(
             all_.code == QUERY_CONSUMER_OFFSET,
@@ -551,14 +552,14 @@ class _Exchanges:
     """The latest time at which the answer was sent; `NEVER` if the request has no answer."""
     answer_code: Integers
     told: Integers
-    """The offset in the answer to each query; -1 without an offset."""
+    """The offset in the answer to each query; -1 if the answer has no offset."""
     is_explicit: Flags
     took: Flags
     may_take: Flags
 
 
 def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
-    """Returns the queries that certainly got a possibly last committed offset, if nothing reset the queue."""
+    """Returns queries whose offset certainly may be the last commit, provided that nothing reset the queue."""
     told, asked_ns, done_ns = all_.told[questions], all_.after_ns[questions], all_.done_ns[questions]
     # First condition: no greater offset was certainly committed before the query.
     is_enough = _most_before(all_.done_ns[all_.took], all_.value[all_.took], asked_ns) <= told
@@ -574,7 +575,7 @@ def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
 
 
 def _most_before(ended_ns: Integers, values: Integers, moments_ns: Integers) -> Integers:
-    """Returns the highest value that ended before each time; `-NEVER` if no value ended before it."""
+    """Returns the highest value whose `ended_ns` lies before each time; `-NEVER` if there is no such value."""
     order = np.argsort(ended_ns, kind="stable")
     most = np.append(-NEVER, np.maximum.accumulate(values[order]))
     return most[np.searchsorted(ended_ns[order], moments_ns)]

@@ -30,7 +30,10 @@ from longpoll_judge.kernel.gathered import (
 
 
 def judge_connections(case: Case) -> list[Suspects]:
-    """Judge on which connections the answers were sent; members of the suspects are positions among these answers."""
+    """Judge whether answers were sent on their requests' connections before the connections were closed.
+
+    The members of the returned suspects are positions among the answers.
+    """
     events = case.events
     rows = events.rows("answer_sent")
     rows = rows[(events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
@@ -49,8 +52,8 @@ def judge_connections(case: Case) -> list[Suspects]:
     # close.
     sent = gather(events.table, rows)
     closed_ns = np.where(asked >= 0, closes_from(sent, since_ns, case.context)[1], closes_of(sent, case.context)[1])
-    # Late means that the connection was certainly closed before the answer. An answer on another connection shows
-    # nothing about this one.
+    # Late means that the connection was certainly closed before the answer. An answer on a different connection does
+    # not show when this connection was closed.
     late = ~elsewhere & (closed_ns < after_ns)
     wrong = np.flatnonzero(elsewhere | late)
     if len(wrong):

@@ -1,12 +1,12 @@
 """Properties of the two ends of a queue, as answers and acknowledgements report them. Rules of a queue's log: `order`.
 
 Within one run of the broker, neither end falls from one answer to a later one. Connections that overlap belong to one
-run (`connections`), so an end that is lower after a restart has not fallen. A deleted topic begins again. Messages that
-answers passed over: `filters`.
+run (`connections`), so an end that is lower after a restart has not fallen. After a topic was deleted, its queues start
+at 0 again. Messages that answers passed over: `filters`.
 
-A message that was acknowledged or appended must become visible in time, while its source continues. Only queues with a
-recorded visible end are judged, because without one a stopped dispatcher looks like a log without readers. `sends`
-creates the findings.
+A message that was acknowledged or appended must become visible in time, while its source continues. This rule judges
+only queues whose visible end was recorded, because otherwise a stopped dispatcher looks like a log that no client
+reads. `sends` creates the findings.
 
 Source: `ConsumeQueue.putMessagePositionInfo`, `DefaultMessageStore.getMinOffsetInQueue`, `getMaxOffsetInQueue`,
 `ReputMessageService`, and the specification's properties of the same names.
@@ -89,7 +89,7 @@ def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[In
 
 
 def are_doubted(messages: Gathered, context: Context) -> Booleans:
-    """Returns which messages may not have been late, because the end may be in a gap or the clock was set forward."""
+    """Returns which messages may be visible in time, because a source has a gap or a clock that may be set."""
     found = np.zeros(len(messages), dtype=np.bool_)
     until_ns = messages.before_ns + SHOWN_MS * MS
     for name, facts in context.sources.items():
@@ -124,7 +124,7 @@ SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
 
 
 def _delivered_end(table: pa.Table) -> Integers:
-    """The end of the messages that each event delivers or passes over, which was visible whatever the answer says."""
+    """The end of the messages that each event delivers or passes over, which may be above the end that it reports."""
     bounds, values = lists_of(table, "offsets")
     passed = is_one_of(integers_of(table, "code"), (FOUND, NO_MATCHED_MSG))
     found = np.where(passed, integers_of(table, "offset_next"), 0)
@@ -138,7 +138,7 @@ def _delivered_end(table: pa.Table) -> Integers:
 def judge_ends(
     table: pa.Table, context: Context, native: Booleans, own: Booleans, *, most: int = FINDINGS_MAX
 ) -> tuple[list[Finding], int]:
-    """Judge the `own` answers against the answers of native queues; returns at most `most` findings of each clause.
+    """Judge the `own` answers by the answers in `native` rows; returns at most `most` findings of each clause.
 
     Also returns the number of further findings.
     """
@@ -188,7 +188,8 @@ def judge_ends(
         fell = np.flatnonzero(is_asked & (before >= 0) & (shown_value[np.maximum(before, 0)] > value))
         have_fallen[fell] = True
         fell = fell[np.argsort(answers.before_ns[fell], kind="stable")]
-        # If one answer reports an end that is too high, all later answers fall, so report this fault once.
+        # If one answer reports an end that is too high, the ends in all later answers seem to have fallen, so report
+        # the fault once.
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
         fell = fell[own[answers.row[fell]]]
         shown += [_Fall(clause, name, one, int(before[one])) for one in fell[:most].tolist()]
@@ -215,11 +216,11 @@ class _Fall:
 def _unwatched(
     table: pa.Table, exchanges: tuple[Gathered, Gathered], acknowledged: Gathered, others: Booleans, context: Context
 ) -> Iterator[Finding]:
-    """Yield possible faults that a restart or a full disk could explain: the first fault of each cause.
+    """Yields possible faults that a restart or a full disk could explain, only the first fault for each cause.
 
-    Either the queue's end lies below an end that an earlier answer or acknowledgement shows, perhaps from another run
-    of the broker; or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no
-    fall.
+    A fault is an end of a queue below an end that an earlier answer or acknowledgement shows, perhaps from another run
+    of the broker, or a message that is removed soon after its acknowledgement. `others` are the answers that certainly
+    show no fall.
     """
     asked, answers = exchanges
     told = evolve(context, life_holes={}, restarts={})
@@ -232,7 +233,7 @@ def _unwatched(
     )
     life = np.concatenate([own, other])
     before = highest_before(life, ended_ns, shown_end, own[mine], asked.after_ns[mine])
-    # An acknowledged message of this broker run may need some time to become visible, which `answers` judges.
+    # A message that this run of the broker acknowledged may need some time to become visible, which `answers` judges.
     is_far = asked.after_ns[mine] - ended_ns[before] > context.wake_ns if len(ended_ns) else before >= 0
     fell = np.flatnonzero(
         (before >= 0) & is_far & (np.append(shown_end, 0)[before] > answers.values["offset_max"][mine])
@@ -257,9 +258,10 @@ def _unwatched(
 
 
 def _gone(answers: Gathered, own: Integers, acknowledged: Gathered, life: Integers) -> tuple[Integers, Integers]:
-    """Returns answers whose `offset_min` is above a message acknowledged within the last hour, and the message."""
+    """Returns answers with an `offset_min` above a message of the last hour, and for each answer that message."""
     by_offset = np.argsort(acknowledged.values["queue_offset"], kind="stable")
-    # `highest_before` usually compares times. Here it compares offsets, to find the latest message below each minimum.
+    # `highest_before` usually compares times. Here it compares offsets, to find the highest acknowledged offset below
+    # each minimum.
     latest = highest_before(
         life[by_offset],
         acknowledged.values["queue_offset"][by_offset],
@@ -274,7 +276,7 @@ def _gone(answers: Gathered, own: Integers, acknowledged: Gathered, life: Intege
 
 
 def _doubtful(clause: str, evidence: list[dict[str, Any]], context: Context) -> Finding:
-    """Returns a finding, with its evidence, about an answer that the contract cannot decide."""
+    """Returns the finding that an answer may be a fault, but that the record cannot decide this."""
     subject = evidence[1]
     if clause == "pull.min.kept":
         message = evidence[2]["queue_offset"]

@@ -47,7 +47,7 @@ class Filters:
         return found
 
     def narrower(self, number: int) -> list[int]:
-        """Returns the numbers of the subscriptions that match no more messages than this one, which is included."""
+        """Returns the numbers of this subscription and of all subscriptions that match a subset of its messages."""
         texts = {place: text for text, place in self.known.items()}
         own = parse(*texts[number])
         found = [number]
@@ -143,7 +143,8 @@ def _finding(
     if may_be_removed and is_prefix and message < context.removed.get(queue_text(name), 0):
         return None
     is_steady = all(context.sources.get(each["source"], UNSEEN).is_steady for each in evidence)
-    # The minimum rises some time after retention, perhaps after the record; the newest file is never removed.
+    # The queue's minimum rises some time after retention removes messages, perhaps after the record ends. Retention
+    # never removes the newest file.
     is_short = subject.get("offset_next", 0) < subject.get("offset_max", 0)
     may_be_removed &= is_prefix and bool(subject.get("offsets") or is_short)
     verdict: FindingVerdict = "violated" if is_steady and not may_be_removed else "unknown"

@@ -1,7 +1,8 @@
-"""Events gathered from anywhere in a window as columns of numbers, and findings about events that violate a clause.
+"""Gathers events of a window, from any of its queues, as columns of numbers, and makes findings about these events.
 
 Each event is held as a row number and the columns that its rule needs. Names, requests and queues have the same small
-numbers as in the window, so that events can be joined by an array lookup. The rules: `sends`, `messages`, `logs`.
+numbers as in the window, so that events can be joined by an array lookup. The rules are in `sends`, `messages`, `ends`,
+`filters` and `pops`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ QUEUE: Final = "queue_number"
 
 @define(eq=False, slots=False)
 class Gathered:
-    """Some events of a window's table; each event is a row. Names are small numbers, and 0 means no name."""
+    """Some events of a window's table; each event is a row. Names are coded as small numbers, and 0 means no name."""
 
     table: pa.Table
     row: Integers
@@ -54,7 +55,7 @@ class Gathered:
         return len(self.row)
 
     def take(self, rows: Any) -> Gathered:
-        """Returns a `Gathered` with the selected events, in this order."""
+        """Returns a `Gathered` with the events at these positions, in the given order."""
         return Gathered(self.table, self.row[rows], {name: column[rows] for name, column in self.values.items()})
 
     @cached_property
@@ -115,7 +116,7 @@ class Gathered:
 
     @cached_property
     def log(self) -> Integers:
-        """Numbers that are equal for events of one queue. Events that name no broker must also be of one source."""
+        """Numbers that are equal for events of one queue; without a broker's name, only within one source."""
         return np.where(self.broker != 0, self.whole_queue, self.place)
 
     def are(self, name: str, wanted: Iterable[str]) -> Booleans:
@@ -230,7 +231,7 @@ def generations(asked: Gathered, answered: Gathered, context: Context) -> Intege
     A new generation begins after a topic was deleted, and may begin when a queue's first offset is stored twice.
     """
     life, doubtful = numbered_generations(asked, answered, context)
-    # A row number is unique in a window, so it makes a number that no other exchange has, whatever its kind.
+    # A row number is unique in a window, so no other exchange, of any kind, gets the same number.
     life[doubtful] = -1 - asked.row[doubtful]
     return life
 
@@ -239,7 +240,7 @@ def numbered_generations(asked: Gathered, answered: Gathered, context: Context) 
     """Returns the queue generation of each exchange, and which exchanges may lie in two generations."""
     life = np.zeros(len(asked), dtype=np.int64)
     doubtful = np.zeros(len(asked), dtype=np.bool_)
-    # The recorded time of an answer may be before that of its request.
+    # The recorded time of an answer may be earlier than the recorded time of its request.
     first_ns = np.minimum(asked.after_ns, answered.after_ns)
     last_ns = np.maximum(asked.before_ns, answered.before_ns)
     for mine, holes in changes_of(asked, context):
@@ -250,12 +251,12 @@ def numbered_generations(asked: Gathered, answered: Gathered, context: Context) 
 
 
 def with_life(*lots: tuple[Integers, Integers]) -> list[Integers]:
-    """Returns small numbers for pairs of a number and a generation. Most queues have one generation."""
+    """Returns small numbers for pairs of a number and a generation, one array for each argument."""
     return numbered(*lots) if any(life.any() for _numbers, life in lots) else [numbers for numbers, _life in lots]
 
 
 def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, RecordGaps]]:
-    """Yield events of some queues, and the times when new generations of these queues began or may have begun."""
+    """Yields pairs: events of some queues, and the times when new generations of these queues may have begun."""
     for (broker, topic), holes in context.deleted.items():
         mine = events.are("broker", [broker])
         yield (mine & events.are("topic", [topic]) if topic else mine), holes
@@ -269,17 +270,18 @@ def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, R
 
 @frozen(eq=False)
 class Breach:
-    """Some messages that violate one clause."""
+    """The messages that violate one clause, called members."""
 
     clause: str
     members: Integers
     events: tuple[tuple[Gathered, Integers], ...]
-    """The evidence as pairs: events, and for each member a row of them or -1. The first pair gives the location."""
+    """The evidence as pairs of some events and, for each member, the position of one of these events or -1. The first
+    pair determines the finding's queue and time."""
     why: str
     weak: Booleans = field(factory=lambda: np.zeros(0, dtype=np.bool_))
     """For each member, whether an unrecorded event could explain the breach; empty if all members are certain."""
     told: Callable[[int], str] | None = None
-    """Returns more text for the report about a member."""
+    """Returns additional text for the report about a member."""
 
     def only(self, native: Booleans) -> Breach:
         """Returns the breach with only those members whose row in the table is marked in `native`."""
@@ -296,7 +298,7 @@ def once(events: Gathered, members: Integers, cause: Integers) -> Integers:
 def _order(events: Gathered, rows: Integers) -> Integers:
     """Returns the indices that sort the rows by their contents; events that ended first come first.
 
-    Therefore a report does not depend on the order in which the rows were read.
+    The order of the contents makes a report independent of the order in which the rows were read.
     """
     offset = events.values.get("queue_offset", events.after_ns)
     # Compare texts, because the codes of names and requests depend on the order of the table.
@@ -321,20 +323,20 @@ def earliest(events: Gathered, rows: Integers, keys: Integers, wanted: Integers)
 
 
 def placed_at(count: int, members: Integers, rows: Integers) -> Integers:
-    """The position of each row among the members; -1 for other rows."""
+    """Returns an array of `count` elements, with `rows` at the positions in `members` and -1 at all others."""
     found = np.full(count, -1, dtype=np.int64)
     found[members] = rows
     return found
 
 
 def _is_timeless(clause: str, subject: dict[str, Any], context: Context) -> bool:
-    """Whether a clause is independent of timestamps; a clause about a log only if the queue has one generation."""
+    """Whether a clause is independent of timestamps; a clause about a log only if its queue has one generation."""
     queue = subject.get("broker", ""), subject.get("topic", ""), subject.get("queue", -1)
     return clause in TIMELESS and (clause not in LOGGED or context.lives(queue) is None)
 
 
 def findings_of(table: pa.Table, breaches: Iterable[Breach], context: Context, most: int) -> Iterator[Finding]:
-    """Yields the first `most` members of each breach as findings; no verdict is stronger than its clause allows."""
+    """Yields findings for the first `most` members of each breach, with no verdict stronger than its clause allows."""
     shown = []
     for breach in breaches:
         first, rows = breach.events[0]
@@ -374,9 +376,9 @@ def are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, context
 
 
 def closes_from(events: Gathered, since_ns: Integers, context: Context) -> tuple[Integers, Integers]:
-    """Returns the interval of the first close of each event's connection that does not lie before `since_ns`.
+    """Returns the interval of the first close of each event's connection at or after `since_ns`.
 
-    The result is `NEVER` if no such close exists.
+    Both bounds of the interval are `NEVER` if the connection was not closed then.
     """
     after_ns, before_ns = closes_of(events, context)
     is_gone = before_ns < since_ns

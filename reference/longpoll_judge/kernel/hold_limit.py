@@ -2,8 +2,8 @@
 
 Only an observer inside the broker sees held pulls. A pull is certainly held from the end of its `hold`, or of a
 traversal's `keep`, to the beginning of the step that removes it from the table. A `take` also ends this interval,
-because the pull's state is then unknown. Therefore the count is never too high. Each source has at most one finding, at
-the first time with too many pulls. The limit of one queue is not judged.
+because the pull's state is then unknown, so the count is never too high. Each source has at most one finding, at the
+first time with too many pulls. The limit for a single queue is not judged.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class _Held:
 
 @define
 class _Table:
-    """The pulls that are certainly held. `begun` contains pulls that the last event certainly put into the table."""
+    """The pulls that are certainly held; `begun` maps each of them to the event that put it into the table."""
 
     begun: dict[str, Event] = field(factory=dict)
     connections: dict[str, str] = field(factory=dict)
     received_ns: dict[str, int] = field(factory=dict)
-    """For each request, the time by which the broker had received it; earlier holds do not count."""
+    """For each request, the time by which the broker had received it. A hold with an earlier time does not count."""
     gone_ns: dict[str, int] = field(factory=dict)
     """For each request, the latest time of the event that removes the pull from the table."""
     closed_ns: dict[str, int] = field(factory=dict)
@@ -101,7 +101,7 @@ def _may_find(held: Event, recheck: Event) -> bool:
     """Whether a recheck may have seen messages that the pull has not read.
 
     If the `hold` event and the recheck report the same end, the recheck saw no more messages. If a traversal put the
-    pull back, the event reports the traversal's end, so the recheck may have seen more.
+    pull back, the event reports the end that the traversal saw, so the recheck may have seen more.
     """
     return bool(held["event"] != "hold" or not 0 <= recheck["visible_end"] == held["visible_end"])
 
@@ -133,7 +133,7 @@ def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Fin
 
 
 def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
-    """Yield the intervals of certain holding, each cut at the next gap of the record, which may hide its end."""
+    """Yields the intervals of certain holding, cut at the next gap of the record, which may hide the interval's end."""
     begins = np.array([each.begin_ns for each in held], dtype=np.int64)
     for each, hole_ns in zip(held, facts.holes.begin_from(begins).tolist(), strict=True):
         yield evolve(each, end_ns=max(min(each.end_ns, hole_ns), each.begin_ns))

@@ -1,9 +1,10 @@
-"""held_as_asked: when a pull is held, and what happens to it meanwhile. `hold_limit` judges how many pulls are held.
+"""held_as_asked: which pulls may be held, for how long, and by which steps. `hold_limit` counts the held pulls.
 
-A pull is held only if it permits holding, only once, only at the end of its queue, and not longer than it requested.
-From outside the broker, only the time of the answer shows how long the pull was held; from inside, the event `hold`
-does. A held pull is taken out of the table and put back, expires at its deadline, is run again, or is answered by a
-stop. The recheck of the log after a hold may come after the answer. `promptness` judges pulls that were held too long.
+A pull is held only if it permits holding, only once, only at the end of its queue, and not longer than it requested. An
+observer outside the broker knows only from the time of the answer how long a pull was held; an observer inside records
+the event `hold`. A held pull is taken out of the table and put back, expires at its deadline, is run again, or is
+answered because the broker stops. The recheck of the log after a hold may come after the answer. `promptness` judges
+pulls that were held too long.
 
 Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x, and the specification's phases.
 """
@@ -46,13 +47,15 @@ def judge_holding(case: Case) -> list[Suspects]:
 def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     """Returns which of these pulls were likely, and which were possibly, answered because their broker stopped.
 
-    In a record from inside, the answer shows the stop, and the source ends. From outside, the connection closes soon
-    after the answer, and probably every other connection too, while a proxy continues.
+    In a record from inside the broker, the answer names the stop as its cause, and the source ends. In a record from
+    outside, the connection closes soon after the answer. Other connections probably close too, but the connections of a
+    proxy may stay open.
     """
     pulls = case.pulls
     told, _perhaps = is_told_to_stop(case, pull)
     soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
-    # A stopping broker closes the connections on which it has answered, so a connection that stays open shows no stop.
+    # A stopping broker closes the connections on which it has answered, so an answer on a connection that stays open is
+    # no sign of a stop.
     closes = _closes_after(case, pull) <= soon_ns
     if case.context.stops_silently:
         closes &= False
@@ -70,10 +73,10 @@ def _closes_after(case: Case, pull: Integers) -> Integers:
 
 
 def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
-    """Which pulls were certainly, and which were possibly, answered by a stop, according to the broker's own record.
+    """Which pulls a stop certainly answered, and which it possibly answered, by the record of an inside observer.
 
-    Only the end of a source inside the broker shows a stop, because a source that continues for long did not stop. A
-    role change gives the same answer text, and no event records it.
+    Only the end of a source inside the broker shows a stop, because a source that continues for long did not stop. An
+    answer after a role change names the same cause, and no event records the role change.
     """
     pulls = case.pulls
     if STOPPED not in case.events.names_of("cause")[1] and not len(case.events.rows("stop")):
@@ -82,8 +85,8 @@ def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     says = case.events.are("cause", pulls.answer_row[pull], {STOPPED}) & ~case.is_outside[pull]
     told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
     went_on_ns = pulls.last_ns[pull] - pulls.answered_before_ns[pull]
-    # A source that continues did not stop, whatever its answer says. If it ends soon, or if roles may change, it may
-    # have stopped.
+    # A source that continues did not stop, whatever its answer says. If the source ends soon, or if its role may
+    # change, the source may have stopped.
     ends = went_on_ns <= STOPPING_MS * MS
     may_end = (went_on_ns <= STOPPED_MS * MS) | (says & (not case.context.keeps_role))
     return told & ends, told & ~ends & may_end
@@ -92,8 +95,8 @@ def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
 def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     """Returns for which of these answered pulls it is unknown whether their broker stopped.
 
-    The evidence may lie in a gap or after the end of the record. From outside, a clock that was set forward may also
-    make the evidence look late.
+    The evidence of a stop may lie in a gap or after the end of the record. If the observer is outside the broker, a
+    clock that was set forward may also make the evidence look late.
     """
     pulls = case.pulls
     if case.context.stops_silently:
@@ -146,7 +149,8 @@ def _unheld(case: Case) -> list[Suspects]:
     most = pulls.answered_before_ns - pulls.received_after_ns
     unheld, slow = ~pulls.may_hold & pulls.hold_is_told & case.is_answered, _cannot_be_held(case)
     is_judged = unheld | slow
-    # The answer is certainly late, or late for some of the possible times. A slow read has the time limit of a wake.
+    # The answer is certainly late, or late for only some of its possible times. A slow read gets the time limit of a
+    # wake.
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
     may_be_late |= slow & (least > case.context.wake_ns) & ~case.logs.is_white_box[pulls.log]
 
@@ -183,8 +187,8 @@ def _cannot_be_held(case: Case) -> Booleans:
     """Returns the pulls that permit holding but found a message at their first read, so they must be answered."""
     pulls, logs = case.pulls, case.logs
     found: Booleans = pulls.may_hold & case.is_sound & is_one_of(case.answer_code, PULL_RESULTS)
-    # The end of a queue never falls, so an offset beyond it at the answer was beyond it at the receipt too. A deletion
-    # empties the queue.
+    # The end of a queue never falls, so an offset beyond the end at the answer was also beyond it at the receipt,
+    # unless a deletion emptied the queue.
     past = (case.answer_code == OFFSET_ILLEGAL) & (pulls.offset > case.told("offset_max"))
     end = logs.end_at_least(pulls.log, pulls.received_after_ns)
     end = np.maximum(end, case.deliveries[0].end_at_least(pulls.log, pulls.received_after_ns))
@@ -194,7 +198,7 @@ def _cannot_be_held(case: Case) -> Booleans:
 
 
 def _holds(case: Case) -> list[Suspects]:
-    """Judge the `hold` events; a source outside the broker has none."""
+    """Judge the `hold` events, which only a source inside the broker records."""
     pulls, events = case.pulls, case.events
     holds = events.rows("hold")
     holds = holds[events.request_key[holds] >= 0]
@@ -207,14 +211,14 @@ def _holds(case: Case) -> list[Suspects]:
     first = events.firsts(holds, "hold")
     # A damaged answer may belong to another pull, so this pull counts as unanswered.
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
-    # Another clause reports a hold before its request.
+    # A different clause reports a hold that comes before its request.
     moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
     moment_ns = np.maximum(moment_ns, pulls.received_after_ns[pull])
     end_most = case.logs.end_at_most(pulls.log[pull], moment_ns)
     whole = case.is_log_whole(holds, moment_ns)
     nothing = np.zeros(len(holds), dtype=np.bool_)
     after_ns = events.integers("after_ns", holds)
-    # A pull is held only at the end of its queue. An offset beyond the end is answered at once (21).
+    # A pull is held only at the end of its queue. A pull with an offset beyond the end is answered at once (21).
     past = pulls.offset[pull] > end_most
     end_least = case.logs.end_at_least(pulls.log[pull], pulls.received_after_ns[pull])
     saw = events.integers("visible_end", holds)
@@ -273,7 +277,7 @@ def _holds(case: Case) -> list[Suspects]:
 
 
 AT_TABLE: Final = ("take", "keep", "expire", "run")
-"""Steps that remove a pull from the table of held pulls, put it back, or follow such a step."""
+"""Steps that remove a pull from the table of held pulls or put it back, and `run`, which follows a removal."""
 
 
 def judge_handling(case: Case) -> list[Suspects]:
@@ -303,7 +307,7 @@ def judge_handling(case: Case) -> list[Suspects]:
         ("pull.step.after_request", before_ns < pulls.received_after_ns[pull], "came later"),
         ("pull.step.unanswered", answered & (pulls.answered_before_ns[pull] < after_ns), "was answered before"),
     )
-    # Another clause covers a step at the wrong time, and `holding` covers an early answer 19.
+    # A different clause covers a step at the wrong time, and `holding` covers an early answer 19.
     early = np.isin(rows, events.rows("expire")) & (case.is_sound & pulls.may_hold)[pull]
     early &= (case.answer_code != NO_NEW_MSG)[pull] & ~rules[1][1] & ~rules[2][1]
     early &= before_ns + case.context.late_ns < (pulls.received_after_ns + pulls.timeout_ns)[pull]
@@ -344,7 +348,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     }
     # A pull may expire after a scan took it. The pull then leaves the table, unless the scan puts it back.
     again |= (first["expire"] < last["take"]) & (last["keep"] < first["expire"])
-    # A recheck may have queued the pull a second time, as RocketMQ's does, so that the pull may run twice.
+    # RocketMQ's recheck may queue the pull a second time, so the pull may run twice.
     kept_on = first["run"] < last["keep"]
     again |= (counts["recheck"] == 0) & ((counts["run"] > counts["hold"]) | kept_on)
     again &= counts["hold"] > 0
@@ -419,7 +423,7 @@ def _overdrawn(
     ins: tuple[str, ...],
     outs: tuple[str, ...],
 ) -> Booleans:
-    """Returns pulls for which, at some time, more `outs` steps had ended than `ins` steps may have begun."""
+    """Returns pulls of which, at some time, more `outs` steps had ended than `ins` steps can have begun."""
     owner = np.concatenate([owners[name] for name in (*ins, *outs)])
     change = np.concatenate([np.full(len(owners[name]), 1 if name in ins else -1) for name in (*ins, *outs)])
     moment_ns = np.concatenate(

@@ -1,8 +1,8 @@
 """The generations of all queues of a window, called lives. Each life has its own log, and each log has a number.
 
 A queue with one life has one log. A queue with several lives has a log for each life, and one more log for the events
-that overlap a change of generations (`evidence.generations`); only rules that need no log judge those events. The log
-of a life also has the messages of earlier lives that a restart cannot have lost.
+that overlap a change of generations (`evidence.generations`); only rules that need no log judge events that overlap a
+change. The log of a life also has the messages of earlier lives that a restart cannot have lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lives:
     window: Window
     context: Context
     changed: list[tuple[Generations, Integers]]
-    """The queues with several lives; queues with the same changes are grouped."""
+    """The queues with several lives, as pairs of their generations and the numbers of all queues that share them."""
     base: Integers
     """For each queue, the number of the queue's first log."""
     queue: Integers
@@ -39,7 +39,8 @@ class Lives:
     number: Integers
     """For each log, the number of its life; `NEITHER` for the log of events that overlap a change."""
     first_known: Integers
-    """For each log, the offset from which on the record has all messages; -1 if only the log can show this."""
+    """For each log, the offset from which on the record has all messages; -1 if it must be inferred from the log's
+    messages."""
 
     @property
     def count(self) -> int:
@@ -61,7 +62,7 @@ class Lives:
         return found
 
     def _parts(self, rows: Integers) -> Iterator[tuple[Generations, Integers]]:
-        """Yields the generations of queues with several lives, with the positions of the queues' rows in `rows`."""
+        """For each group of queues with several lives, yields the lives and the positions of the queues' rows."""
         queue = self.window.queue[rows]
         for lives, queues in self.changed:
             is_mine = np.zeros(len(self.base), dtype=np.bool_)
@@ -69,7 +70,7 @@ class Lives:
             yield lives, np.flatnonzero(is_mine[queue])
 
     def _each(self, rows: Integers) -> Iterator[tuple[Generation, Integers, Integers]]:
-        """Yields each life of these queues, with the positions of the queue's rows and the log of the life."""
+        """Yields each life of the queues with several lives, with the positions of its queues' rows and their logs."""
         for lives, places in self._parts(rows):
             first = self.base[self.window.queue[rows[places]]] - NEITHER
             for number in range(len(lives.changes) + 1):
@@ -86,11 +87,11 @@ class Lives:
         return found
 
     def sure(self, rows: Integers) -> tuple[Integers, Integers]:
-        """Returns pairs of an event and a log to which it certainly belongs. An event may belong to several logs."""
+        """Returns pairs of an event and a log to which it certainly belongs. An event may be in several pairs."""
         return self._described(rows, lambda life, moments: life.sure(*moments))
 
     def possible(self, rows: Integers) -> tuple[Integers, Integers]:
-        """Returns pairs of an event and a log to which it may belong. An event may belong to several logs."""
+        """Returns pairs of an event and a log to which it may belong. An event may be in several pairs."""
         return self._described(rows, lambda life, moments: life.possible(*moments))
 
     def doubtful(self, rows: Integers) -> tuple[Integers, Integers]:

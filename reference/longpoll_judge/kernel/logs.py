@@ -1,10 +1,11 @@
 """The messages of all queues: which offsets exist, their tags, and between which times each message became visible.
 
 An observer inside the broker (white-box) records a message's tag with `append` and the time of its visibility with
-`make_visible`. An observer outside (black-box) records only `message_acknowledged`. For rules about wakeups, a message
-is visible from its acknowledgement on, as the producer is promised. For rules about the content of answers, a message
-may have been visible before its acknowledgement, and must be visible `slack_ns` after it. The visible end of one
-generation of a queue never falls. Each log belongs to one generation, and has a number.
+`make_visible`. An observer outside (black-box) records only `message_acknowledged`. The rules about wakeups take a
+message as visible from its acknowledgement on, because the acknowledgement promises this to the producer. The rules
+about the content of answers assume that a message may be visible before its acknowledgement, and must be visible
+`slack_ns` after the acknowledgement. The visible end of one generation of a queue never falls. Each log belongs to one
+generation, and has a number.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MESSAGES: Final = ("append", "message_acknowledged", "message_seen")
 
 @frozen(eq=False)
 class Growth:
-    """The visible end of each log over time. The input rows are unordered: log, end, earliest and latest time."""
+    """The visible end of each log over time, from unordered rows of log, end, earliest time and latest time."""
 
     log: Integers
     end: Integers
@@ -109,7 +110,7 @@ class Logs:
         return found
 
     def visible_for_content(self, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Returns the earliest and latest time of each message's visibility, for rules about contents of answers."""
+        """Returns the interval in which each message became visible, for rules about the content of answers."""
         after_ns, before_ns = self.growth.visible_between(log, offset)
         white = self.is_white_box[log]
         after_ns = np.where(white & (offset >= self.base[log]), after_ns, BEGINNING)
@@ -163,7 +164,7 @@ class Matching:
         return np.where(self.logs.is_white_box[log], offset, found) if self.expression.takes_everything else found
 
     def first_visible(self, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Returns the earliest and latest time at which a match at or after each offset first became visible."""
+        """Returns the interval in which a matching message at or after each offset first became visible."""
         place = self.offsets.below(log, offset)
         after_ns, before_ns = (self.offsets.pick(log, place, each, NEVER) for each in self._visible)
         if self.expression.takes_everything:
@@ -173,12 +174,12 @@ class Matching:
         return after_ns, before_ns
 
     def first_delivered(self, deliveries: Growth, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Returns the earliest and latest time at which an answer first showed the next match or a later one."""
+        """Returns the interval in which an answer first showed a matching message at or after each offset."""
         return deliveries.visible_between(log, offset if self.expression.takes_everything else self.first(log, offset))
 
 
 def make_logs(window: Window, lives: Lives, wake_ns: int) -> Logs:
-    """Returns the logs of a window. Events that may belong to a generation bound the visible end in that generation."""
+    """Returns the logs of a window. Events that may belong to a generation also bound the generation's visible end."""
     count = lives.count
     white = np.zeros(len(window.names), dtype=np.bool_)
     moved = window.rows("make_visible")

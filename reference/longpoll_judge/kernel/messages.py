@@ -1,11 +1,11 @@
-"""message_is_delivered: follows each message by its identity, and each group member's pulls.
+"""message_is_delivered: follows each message by its identity, and the pulls of each member of a group.
 
-The checks are those of Jepsen's workload for Kafka: one offset with two values, duplicates, aborted reads, early, late
-and unseen messages, skipped and repeated reads. Each analysis is a function from the gathered events to breaches. The
-clause of the same name decides whether a breach is a violation or an observation. Missing fields are not compared.
+The module has the checks of Jepsen's workload for Kafka: one offset with two values, duplicates, aborted reads, early,
+late and unseen messages, skipped and repeated reads. Each analysis is a function from the gathered events to breaches.
+The clause of the same name decides whether a breach is a violation or an observation. A missing field is not compared.
 
-Lost messages and writes out of order need no identity: see `pull.found.complete`, `pull.passed.none_match` and
-`send.sequential`. `sends` and `ends` gather the events. `gathered` creates the findings.
+The clauses `pull.found.complete`, `pull.passed.none_match` and `send.sequential` find lost messages and writes out of
+order, because these need no identity. `sends` and `ends` gather the events. `gathered` creates the findings.
 
 Source: https://github.com/jepsen-io/redpanda; `TransactionalMessageServiceImpl`, `ScheduleMessageService`.
 """
@@ -84,7 +84,7 @@ class View:
     refused: Integers = field(factory=lambda: np.empty(0, dtype=np.int64))
     """Sends that the broker refused, so it stored nothing."""
     unplaced: Gathered = _NO_EVENTS
-    """Answers to sends that report a store without an offset."""
+    """Answers to sends that report a stored message without an offset."""
     told: Gathered = _NO_EVENTS
     """Acknowledged messages."""
     appended: Gathered = _NO_EVENTS
@@ -172,12 +172,12 @@ def _of_message(events: Gathered) -> Integers:
 
 
 def _most(keys: Integers, wanted: Integers, values: Integers, none: int) -> Integers:
-    """Returns for each wanted small number the highest value of the rows with this key; `none` without such a row."""
+    """Returns, for each wanted key, the highest value of the rows with this key; `none` if no row has it."""
     return -least_of(keys, wanted, -values, -none)
 
 
 def _others(events: Gathered, rows: Integers, key: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """Returns rows whose value differs from that of the key's earliest row, and that earliest row for each event."""
+    """Returns rows whose value differs from the earliest row of their key, and for each event that earliest row."""
     cause = np.full(len(events), -1, dtype=np.int64)
     own = key[rows]
     rows = rows[least_of(own, own, value[rows], 0) != _most(own, own, value[rows], 0)]
@@ -199,15 +199,15 @@ def _are_holed(events: Gathered, since_ns: Integers, until_ns: Integers, context
 
 
 def _appends(view: View, events: Gathered) -> Integers:
-    """Returns the append of each message; -1 if it has none, for example if the message is older than the record."""
+    """Returns each message's append; -1 if none was recorded, for example if the message is older than the record."""
     return first_of(events.values["logged"], view.appended.values["logged"])
 
 
 def one_value(view: View) -> Breach | None:
     """Returns different messages with one offset in one generation of a queue."""
     all_ = view.all_
-    # A kill may lose unflushed messages, so a difference after a kill is weak evidence. An orderly stop loses none, so
-    # a difference after it is strong evidence.
+    # A kill may lose unflushed messages, so a different message after a kill is weak evidence. A broker that stops in
+    # order loses no message, so a different message after such a stop is strong evidence.
     told = evolve(view.context, restarts={}, life_holes=view.context.unordered_holes)
     life, is_doubtful = numbered_generations(all_, all_, told)
     (key,) = with_life((all_.values["logged"], life))
@@ -233,7 +233,7 @@ def one_value(view: View) -> Breach | None:
 def _may_be_lost(first: Gathered, second: Gathered, context: Context) -> Booleans:
     """Whether a kill between the two events of each pair may have lost the first event's message.
 
-    A kill is excluded if one connection existed at both events.
+    If one connection existed at both events, no kill came between them.
     """
     _after_ns, closed_ns = closes_of(first, context)
     found: Booleans = ((closed_ns < second.before_ns) | (first.connection == 0)) & (
@@ -273,7 +273,8 @@ def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
 def stored_once(view: View) -> Breach | None:
     """Returns messages of one send that are stored at two places.
 
-    A producer may have sent such a message again where no observer saw it.
+    If the observer is outside the broker, the breach is weak, because the producer may have sent the message again,
+    unobserved.
     """
     all_, members, cause, count = view.stored
     members = members[count[members] == 1]
@@ -338,8 +339,8 @@ def committed(view: View) -> Breach | None:
 def sent_later(view: View) -> Breach | None:
     """Returns messages that were delivered before each of their recorded sends.
 
-    `_delivered` in `sends` finds the messages whose acknowledgement shows their offset. A producer may have sent a
-    message before the record began, and again within `RETRY_MS` on a connection from before.
+    `_delivered` in `sends` finds the messages whose acknowledgement shows their offset. On a connection from before the
+    record began, a producer may have sent a message before the record began, and a second time within `RETRY_MS`.
     """
     got, sent = view.delivered, view.sent
     own, keys = numbered(*((_of_message(each), each.source) for each in (got, sent)))
@@ -377,7 +378,7 @@ def _delays(sent: Gathered) -> tuple[Integers, Integers]:
 def _due_ns(
     view: View, pick: Callable[[Integers, Integers, Integers, int], Integers], moment_ns: Integers, none: int
 ) -> tuple[Integers, Booleans]:
-    """Returns when each delivered message is due, by its earliest or latest send, and whether a send has a level."""
+    """Returns when each delivered message is due by the send that `pick` selects, and whether a send has a level."""
     sent, own = view.sent, _of_message(view.delivered)
     level, delay_ms = _delays(sent)
     # Skip prepared messages, which are due only after their commit.
@@ -394,7 +395,7 @@ def _due_ns(
 def early(view: View) -> Breach:
     """Returns messages that were delivered too early.
 
-    The broker's configuration defines the delay levels, so a violation by level is uncertain.
+    The delay levels depend on the broker's configuration, so a violation is uncertain if the send has a level.
     """
     got = view.delivered
     due_ns, has_level = _due_ns(view, least_of, view.sent.after_ns, BEGINNING)
@@ -425,13 +426,14 @@ def are_reads(table: pa.Table) -> Booleans:
     lowest, highest = integers_of(table, "offset_min"), integers_of(table, "offset_max")
     found = rows_where(table, "answer_sent") & have_request(table)
     found &= is_one_of(integers_of(table, "code"), PULL_RESULTS)
-    # Another clause covers bounds that contradict each other, and they do not show that an end fell.
+    # Skip answers whose bounds contradict each other: they do not show that an end fell, and a different clause covers
+    # them.
     found &= (lowest >= 0) & (lowest <= highest)
     return found
 
 
 def _visible_ns(view: View) -> tuple[Integers, Integers]:
-    """Returns when each send's message must be readable (`NEVER` if unknown), and its answer without an offset.
+    """Returns when each send's message must be readable (`NEVER` if unknown), and the send's answer without an offset.
 
     The time is known for a delayed message, and for a message that was stored without an offset, unless the message
     must be committed first.
@@ -448,7 +450,7 @@ def _visible_ns(view: View) -> tuple[Integers, Integers]:
 
 
 def overdue(view: View) -> Breach | None:
-    """Returns messages that were still missing long after they were due, as the answer to a later pull shows."""
+    """Returns messages that were not in the queue long after they were due, as the answer to a later pull shows."""
     got, sent = view.delivered, view.sent
     visible_ns, _answer = _visible_ns(view)
     if (visible_ns == NEVER).all():
@@ -475,8 +477,8 @@ def overdue(view: View) -> Breach | None:
 def lost(view: View) -> Breach | None:
     """Returns messages that their broker reported as stored, but that are at no offset of their queue.
 
-    The record shows another message at every offset that the message can have. These offsets lie between an end of the
-    queue from before the send and an end from long after it.
+    The record shows another message at every offset that the message can have. The possible offsets lie between an end
+    of the queue from before the send and an end from long after the send.
     """
     sent, all_ = view.sent, view.all_
     due_ns, answer = _visible_ns(view)
@@ -529,18 +531,18 @@ def requests_of(table: pa.Table, answers: Gathered) -> Gathered:
 
 
 def _of_group(view: View) -> Integers:
-    """Returns numbers that are equal for pulls of one group from one generation of a queue."""
+    """Returns numbers that are equal for pulls of one group and one generation of a queue."""
     life = generations(view.asked, view.answers, view.context)
     (found,) = numbered((view.asked.log, life, view.asked.values["group"]))
     return found
 
 
 def skipped(view: View) -> Breach:
-    """Returns pulls from an offset beyond all messages that members of the group can have received by then."""
+    """Returns pulls from an offset beyond all messages that the group's members can have received before the pull."""
     asked, answers, group = view.asked, view.answers, _of_group(view)
     end = answers.values["offset_next"]
     reached = highest_before(group, answers.after_ns, end, group, asked.before_ns + 1)
-    # The answer to the pull itself is not an earlier answer.
+    # The pull's own answer does not count as an earlier answer.
     is_own = reached == np.arange(len(asked))
     past = (reached >= 0) & ~is_own & (asked.values["offset"] > np.append(end, 0)[reached])
     members = np.flatnonzero(past & (asked.values["group"] != 0))
@@ -552,7 +554,7 @@ def skipped(view: View) -> Breach:
 
 
 def read_back(view: View) -> Breach:
-    """Returns pulls of a member from an offset before the messages that it received last."""
+    """Returns pulls whose offset is below the `offset_next` that the same member received last."""
     asked, answers = view.asked, view.answers
     (member,) = numbered((_of_group(view), asked.source, asked.connection))
     rank = np.empty(len(asked), dtype=np.int64)
@@ -568,7 +570,7 @@ def read_back(view: View) -> Breach:
 def unseen(view: View) -> Breach:
     """Returns acknowledged messages beyond all messages that any group received.
 
-    Only the first such message of each queue that a group reads is returned.
+    Of each queue that a group reads, only the first unread message is returned.
     """
     told = view.told
     end = _most(view.asked.whole_queue, told.whole_queue, view.answers.values["offset_next"], NEVER)

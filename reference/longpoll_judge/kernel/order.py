@@ -41,7 +41,7 @@ WORDS: Final = {"append": "appended", "message_acknowledged": "acknowledged"}
 class Told:
     """The events of one kind, each with an offset or end of a queue.
 
-    Sources with a specification are left out, because a specification may let a queue's end fall.
+    The events of sources with a specification are excluded, because a specification may let a queue's end fall.
     """
 
     rows: Integers
@@ -49,7 +49,7 @@ class Told:
     stream: Integers
     """A number that is equal for events of one source about one generation of a queue."""
     is_known: Booleans
-    """Whether the generation of the event is known."""
+    """Whether the queue generation of each event is known."""
     after_ns: Integers
     before_ns: Integers
 
@@ -61,7 +61,8 @@ class Told:
 def judge_logs(case: Case) -> list[Suspects]:
     """Judge all logs; the members of the returned suspects are positions among the events that a rule compares."""
     found: list[Suspects] = []
-    # Here a restart begins no new generation, because a log keeps its messages (`_may_be_lost`).
+    # In these lives a restart begins no new generation, because a log keeps its messages after a restart
+    # (`_may_be_lost`).
     lives = make_lives(case.events, case.context, restarts=False) if case.context.restarts else case.lives
     told = {kind: _told(case, lives, kind) for kind in (*WORDS, "make_visible")}
     for kind in WORDS:
@@ -117,7 +118,7 @@ def _given_twice(case: Case, kind: str, told: Told) -> list[Suspects]:
 
 
 def _may_be_lost(case: Case, told: Told, later: Told) -> tuple[Integers, Booleans]:
-    """Returns when a restart may have begun between two events, and whether it may have lost the first message."""
+    """Returns when a restart may have begun between two events, and whether it may have lost the earlier message."""
     killed_ns, found = np.full(len(told.rows), NEVER), np.zeros(len(told.rows), dtype=np.bool_)
     first_ns, last_ns = np.minimum(told.before_ns, later.before_ns), np.maximum(told.after_ns, later.after_ns)
     for broker, restarts in case.context.restarts.items():
@@ -128,7 +129,7 @@ def _may_be_lost(case: Case, told: Told, later: Told) -> tuple[Integers, Boolean
 
 
 def _fallen(told: Told, clause: str, words: str) -> list[Suspects]:
-    """Returns the events whose value is below a value that was certainly reached earlier in their stream."""
+    """Returns the events whose value is below a value that the same stream had certainly reached before."""
     if not _may_fall(told):
         return []
     higher = highest_before(told.stream, told.before_ns, told.values, told.stream, told.after_ns)
@@ -181,7 +182,7 @@ def _left_out(case: Case, appended: Told) -> list[Suspects]:
 
 
 def _between(case: Case, told: Told, doubtful: Told, member: int) -> set[int]:
-    """Returns the offsets between two appends of a generation that the same source appended in any generation."""
+    """Returns the offsets between two appends of a generation that the same source also appended, in any generation."""
     events, row = case.events, int(told.rows[member])
     of_queue = events.queue[doubtful.rows] == events.queue[row]
     sources, _names = events.codes("source", doubtful.rows)
@@ -191,7 +192,7 @@ def _between(case: Case, told: Told, doubtful: Told, member: int) -> set[int]:
 
 
 def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
-    """Returns visible ends whose last message was not appended before. Ends before the first append are skipped."""
+    """Returns the visible ends whose last message was not appended before, except ends below the first append."""
     known = appended.take(appended.is_known)
     count = max(int(each.stream.max(initial=-1)) for each in (moved, appended)) + 1
     offsets, order = grouped(known.stream, known.values, count)
@@ -202,7 +203,7 @@ def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
     first = offsets.pick(moved.stream, offsets.bounds[moved.stream], offsets.numbers, NEVER)
     lowest = offsets.pick(moved.stream, offsets.bounds[moved.stream], order, -1)
     perhaps_ns = _perhaps_begun(case, moved, appended.take(~appended.is_known))
-    # Ends below the first known append are older than the record. `NEVER` lies after every time.
+    # Skip ends below the first known append, which are older than the record. `NEVER` is later than every time.
     wrong = (last >= first) & (begun_ns > moved.before_ns) & (perhaps_ns > moved.before_ns)
     earliest_ns = suffix_min(offsets.group, known.after_ns[order])
     since_ns = offsets.pick(moved.stream, offsets.bounds[moved.stream], earliest_ns, NEVER)
@@ -225,7 +226,7 @@ def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
 
 
 def _perhaps_begun(case: Case, moved: Told, doubtful: Told) -> Integers:
-    """Returns when each end's last message may first have been appended, in any generation; `NEVER` if unrecorded."""
+    """Returns when the last message below each end may first have been appended; `NEVER` if unrecorded."""
     found = np.full(len(moved.rows), NEVER, dtype=np.int64)
     if not len(doubtful.rows):
         return found

@@ -1,7 +1,7 @@
-"""pop_is_kept: the rules about pops and notifications, which are held, and about the messages that a pop gets.
+"""pop_is_kept: judges when pops and notifications are answered, and which messages a pop gets.
 
 A pop of all queues concerns a whole topic, so all pops of a topic are judged together, in the window with the topic's
-queue -1. The keys of their requests and messages bring the other events to this window (`run.buckets`).
+queue -1. Other events come to this window by the keys of their requests and messages (`run.buckets`).
 
 A message is identified by its unique id within a group and topic. After its invisible time, RocketMQ copies it into the
 retry topic, with the same id at another offset. An id with two offsets outside the retry topic was sent twice and is
@@ -72,8 +72,7 @@ from longpoll_protocol.properties import java_hash
 
 POPS: Final = "pops"
 POP_WAKES: Final = "pop.wake.prompt"
-"""The clause about late wakes. Result rows of the kind `woken` count the pops that a message woke or should have woken.
-"""
+"""The clause about late wakes. Result rows of kind `woken` count the pops that a message woke or should have woken."""
 FINDINGS_MAX: Final = 50
 """The maximum number of findings that are listed for one clause; further findings are only counted."""
 NOTE_POP_ELSEWHERE: Final = "requests about pops whose answers name another broker, topic or queue"
@@ -94,7 +93,7 @@ class _Pops:
     popped: Gathered
     owner: Integers
     again: Gathered
-    """The messages, not from the retry topic, that the only answer to a pop has a second time."""
+    """The messages that the only answer to a pop contains a second time, except messages from the retry topic."""
     reset_ns: Integers
     """The times of requests that may change the offsets of a group."""
     elsewhere_count: int
@@ -126,7 +125,7 @@ class _Pops:
 
     @cached_property
     def waiting(self) -> tuple[Integers, Integers]:
-        """For each request, the time until which it certainly waited, and the latest time of its answer."""
+        """For each request, the time until which it certainly waited, and the latest time of the request's answer."""
         codes, names = coded(self.table, "source")
         last_ns = np.array([self.context.sources.get(name, UNSEEN).last_ns for name in names])[codes[self.asked.row]]
         closed_ns = closes_from(self.asked, self.asked.after_ns, self.context)[0]
@@ -146,7 +145,7 @@ class _Pops:
 
     @cached_property
     def messages(self) -> tuple[Integers, Integers]:
-        """The judged deliveries, and a number for the message and group of each; sorted by number, then by time."""
+        """The judged deliveries and their numbers, one for each message and group; sorted by number, then by time."""
         code, ids = self.asked.values["code"][self.owner], self.popped.values["id"]
         is_judged = (code == POP) & (ids != 0) & self.is_plain[self.owner]
         is_judged &= (self.popped.topic == self.asked.topic[self.owner]) & self.is_answered[self.owner]
@@ -188,7 +187,7 @@ class _Pops:
         return flags
 
     def doubted(self, rows: Integers, first_ns: Integers, last_ns: Integers, *, measured: bool = True) -> Booleans:
-        """Returns the requests with a gap in their record between two times, or with a connection that was not read."""
+        """Returns the requests whose record has a gap between two times, or whose connection was not read then."""
         found = np.zeros(len(self.asked), dtype=np.bool_)
         mine = self.asked.take(rows)
         for name in {*self.context.sources, *(source for source, _connection in self.context.blocked)}:
@@ -203,7 +202,7 @@ class _Pops:
 
 
 def judge_pops(table: pa.Table, context: Context, home: Home | None) -> tuple[list[Finding], list[Row]]:
-    """Judge the pops of the topics whose queue -1 is judged here; also returns rows that count the pops."""
+    """Judge the pops of the topics whose queue -1 this window judges; also returns rows that count the pops."""
     pops = _gather(table, context, home)
     if not len(pops.asked):
         return [], [("note", 0, pops.elsewhere_count, NOTE_POP_ELSEWHERE)]
@@ -240,7 +239,7 @@ def _gather(table: pa.Table, context: Context, home: Home | None) -> _Pops:
     got = got[np.argsort(integers_of(table, "sequence")[got], kind="stable")]
     owner = first_of(request_numbers(table, got), asked.request)
     got, owner = got[owner >= 0], owner[owner >= 0]
-    # A second answer to one pop repeats its messages.
+    # Use first answers only, because a second answer to a pop repeats the pop's messages.
     places = [integers_of(table, name)[got] for name in ("queue", "queue_offset")]
     places += [names_of(table, name, got) for name in ("topic", "cause")]
     firsts, number = np.unique(np.stack((owner, *places)), axis=1, return_index=True, return_inverse=True)[1:]
@@ -408,7 +407,7 @@ def _wakes(pops: _Pops) -> tuple[Breach, int]:
 
 
 def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Integers:
-    """Returns, for each request, a message of its queues for which it waited too long; -1 if there is none."""
+    """Returns, for each request, a message of its queues for which it waited too long; -1 if no message was late."""
     wake_ns, slow_ns = pops.context.wake_ns, max(UNHELD_MS * MS, pops.context.wake_ns)
     since_ns, until_ns = messages.since_ns[late], messages.until_ns[late]
     after_ns, before_ns, answered_ns = pops.asked.after_ns[held], pops.asked.before_ns[held], pops.waiting[0][held]
@@ -454,7 +453,7 @@ def _deadlines(pops: _Pops) -> Iterator[Breach]:
 
 
 def _early(pops: _Pops) -> Iterator[Breach]:
-    """Yield held requests whose answers report, before the deadline, that there is no message."""
+    """Yields held requests that were answered before their deadline without a message."""
     asked, answered = pops.asked, pops.answered
     is_empty = (asked.values["code"] == POP) & (pops.code == POLLING_TIMEOUT)
     is_empty |= (asked.values["code"] == NOTIFICATION) & (pops.code == 0) & _are(answered, "cause", "expired")
@@ -485,7 +484,7 @@ class _Delivery:
 
 
 def _again(pops: _Pops) -> Iterator[Breach]:
-    """Yield messages that a group got again too early or after an acknowledgement, or that it did not get again."""
+    """Yields messages that a group got again too early or after an acknowledgement, or that it never got again."""
     rows, key = pops.messages
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(rows)])
     counts = np.diff(np.append(starts, len(rows)))
@@ -517,7 +516,7 @@ def _again(pops: _Pops) -> Iterator[Breach]:
 
 
 def _about(pops: _Pops) -> tuple[Integers, Integers, Integers]:
-    """Returns the requests about popped messages, and numbers for the place of each request and of each message."""
+    """Returns the requests about popped messages, and numbers for the offset that each request and message names."""
     about = np.flatnonzero(is_one_of(pops.asked.values["code"], (ACKNOWLEDGE, CHANGE)))
     asked = pops.asked.take(about)
     own = pops.scope[about], asked.queue, asked.values["queue_offset"], _are(asked, "cause", RETRIED).astype(np.int64)
@@ -542,7 +541,7 @@ def _delivery(pops: _Pops, row: int, about: list[int]) -> _Delivery:
 
 
 def _sent_ns(pops: _Pops) -> dict[int, int]:
-    """Returns, by message id, when its send was received; for a message that was sent twice, the first time."""
+    """Returns, by message id, when the message's send was received; the first time if it was sent several times."""
     if pops.sent_ns is None:
         bounds, ids = lists_of(pops.table, "ids")
         is_sent = rows_where(pops.table, "request_received") & (np.diff(bounds) > 0)
@@ -553,7 +552,7 @@ def _sent_ns(pops: _Pops) -> dict[int, int]:
 
 
 def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int]:
-    """Returns the clause of `_again` that a repeated delivery violates, and the request that shows this, or -1."""
+    """Returns the clause that a repeated delivery violates, and the request that shows the violation, or -1."""
     end_ns, asked, answered = one.since_ns + one.hidden_ns, pops.asked, pops.answered
     shown = -1
     for change in one.changes:
@@ -571,7 +570,7 @@ def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int]
 
 
 def _last_empty(pops: _Pops) -> dict[int, int]:
-    """Returns, by scope, the last pop of all messages that was answered without a message."""
+    """Returns, by scope, the last pop of all messages that got no message."""
     found: dict[int, int] = {}
     is_empty = (pops.asked.values["code"] == POP) & (pops.code == POLLING_TIMEOUT) & pops.is_plain
     for rows, _matches, is_all in pops.takes:
@@ -596,7 +595,7 @@ def _missed(pops: _Pops, last: _Delivery, last_empty: dict[int, int]) -> int:
 
 
 def _is_unsure(pops: _Pops, row: int, last_request: int) -> bool:
-    """Whether the broker may have been restarted, or offsets or topics changed, between a delivery and an answer."""
+    """Whether a restart, or a change of offsets or topics, may lie between a delivery and an answer."""
     one = pops.popped.take(np.array([row]))
     bounds = (
         np.array([int(pops.asked.after_ns[pops.owner[row]])]),

@@ -1,9 +1,10 @@
 """The properties no_lost_wakeup, answered_by_deadline and answered_on_stop, and the latencies that they measure.
 
 Every timestamp is an interval, so every delay has a lower and an upper bound. If the lower bound exceeds the limit, the
-pull is a violation whatever the true times were; if only the upper bound does, the verdict is unknown. A pull without
-an answer was delayed at least until the last time when its source was certainly active and its connection open.
-Latencies are counted in buckets of one per cent width, so they can be added over queues in any order.
+pull is a violation whatever the true times were. If only the upper bound exceeds the limit, the verdict is unknown. A
+pull without an answer was delayed at least until the last time when its source was certainly active and its connection
+open. Latencies are counted in buckets of one per cent width, so that the counts of different queues can be added in any
+order.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def _rank(counts: Mapping[int, int], rank: int, max_ns: int) -> float:
 
 
 UNHELD_GRACE_NS: Final = UNHELD_MS * MS
-"""How long (ns) a pull that may not be held can stay unanswered before it counts as never answered. Such a pull has no
-deadline, and a busy broker may need some time."""
+"""How long (ns) a pull that may not be held can stay unanswered before it counts as never answered. A pull that may not
+be held has no deadline, but a busy broker may need some time."""
 
 RACE_NS: Final = 50 * MS
 """If a message becomes visible less than this (ns) after a pull's receipt, it may have arrived before the hold."""
@@ -69,21 +70,21 @@ RACE_NS: Final = 50 * MS
 
 @frozen(eq=False)
 class Promptness:
-    """The suspects of the three properties, and upper bounds of the latencies in nanoseconds."""
+    """The suspects of no_lost_wakeup, answered_by_deadline and answered_on_stop, and upper bounds of the latencies."""
 
     suspects: list[Suspects]
     wake_ns: Integers
     late_ns: Integers
     missed: dict[str, int]
-    """For each property, the number of certain violations whose latency is unknown. The rate of the property counts
-    them."""
+    """For each property, the number of certain violations whose latency is unknown. The property's rate counts these
+    violations too."""
     open_at_cut: int
-    """The number of pulls at the end of the record that have no answer, while their connection and source have no end.
+    """The number of pulls without an answer at the end of the record, whose connection and source had not ended either.
     """
 
 
 def judge_promptness(case: Case, counted: Booleans) -> Promptness:
-    """Judge when the pulls were answered, and measure some of them."""
+    """Judge when the pulls were answered, and measure the latencies of the pulls marked in `counted`."""
     wake_suspects, wake_ns, unwoken = _wakeups(case, counted)
     late_suspects, late_ns, open_at_cut, unanswered = _deadlines(case, counted)
     missed = {NO_LOST_WAKEUP: unwoken, ANSWERED_BY_DEADLINE: unanswered}
@@ -93,14 +94,16 @@ def judge_promptness(case: Case, counted: Booleans) -> Promptness:
 def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, int]:
     pulls, wake_ns = case.pulls, case.context.wake_ns
     visible_after, visible_before = case.first_visible
-    # A pull that was answered without a hold was not woken. An illegal offset is answered without a message.
+    # A pull that was answered without a hold was not woken. An illegal offset is answered at once, without waiting for
+    # a message.
     is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered)
     is_judged &= case.answer_code != OFFSET_ILLEGAL
     white = case.logs.is_white_box[pulls.log]
-    # In a record from outside, if a message was visible before the pull, a late answer is a slow read, not a late wake.
+    # If a message was visible before the pull, in a record from outside, a late answer is a slow read, not a late wake.
     certain_ns = visible_before + case.logs.slack_ns(pulls.log)
     is_judged &= white | ~pulls.is_answered | (certain_ns >= pulls.received_after_ns)
-    # An answer to another pull also shows a message if it came after this pull and before any acknowledgement.
+    # An answer to a different pull also shows that a message is visible, if the answer came after this pull and before
+    # any acknowledgement.
     delivered_after, delivered_before = case.first_delivered
     is_delivered = (delivered_before < visible_after) & (
         ~pulls.is_answered | (delivered_before >= pulls.received_after_ns)
@@ -137,8 +140,8 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
         return Explanation("pull.wake.prompt", why, _rows(case, pull), log_rows, [message])
 
     doubted = missing | unread | case.may_follow
-    # An answer that was certainly sent before the message was visible is not a wake. In a record from outside, an
-    # answer to a pull that certainly came after the message is not a wake either.
+    # An answer that was certainly sent before the message was visible is not a wake. In a record from outside the
+    # broker, an answer is not a wake either if the pull certainly came after the message.
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     measured &= white | (visible_before > pulls.received_after_ns)
     found = suspects(NO_LOST_WAKEUP, over & ~doubted, (over & doubted) | (may_be_over & ~over), pulls.row, explain)
@@ -150,9 +153,9 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
 
 
 def _rechecked(case: Case, is_judged: Booleans) -> list[Suspects]:
-    """Returns pulls of all messages that were not answered soon after a recheck saw a message.
+    """Returns pulls of all messages that were not answered soon after a recheck saw a message for them.
 
-    No event shows when that message became visible, so either the log or the recheck is wrong.
+    No event shows when the message became visible, so either the log or the recheck is wrong.
     """
     pulls, events = case.pulls, case.events
     recheck = events.answer_to(events.request_key[pulls.row], "recheck")
@@ -186,7 +189,7 @@ def _doubt(missing: bool, unread: bool) -> str:
 
 
 def _fits(visible_after_ns: int, received_before_ns: int) -> str:
-    """Returns the known race that a late wake resembles, as a hint only: a history has timestamps, not steps."""
+    """Returns the known race that a late wake resembles, only as a hint: a history has timestamps, not steps."""
     if visible_after_ns < received_before_ns + RACE_NS:
         return "; it fits a message that came between the pull's read and its hold (RocketMQ #7358)"
     return "; it fits a notification that came while another walk had the held pulls out"
@@ -241,7 +244,7 @@ def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers,
 
 
 def _forgotten_on_stop(case: Case) -> Booleans:
-    """Returns pulls that were open when their broker stopped in order, under a policy that answers pulls at a stop."""
+    """Returns pulls that stayed open after an orderly stop of their broker, whose policy answers pulls at a stop."""
     pulls = case.pulls
     if not case.context.answers_on_stop or not len(pulls):
         return np.zeros(len(pulls), dtype=np.bool_)

@@ -1,6 +1,6 @@
 """The pulls of a window, each joined with its first answer and with facts about its connection and source.
 
-For the order of the events see `window`, for the logs see `logs`.
+The module `window` orders the events, and `logs` contains the logs.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ MS: Final = 1_000_000
 
 @frozen(eq=False)
 class Pulls:
-    """The pulls of a window with their first answers; each pull is a row. `answer_row` is -1 if unanswered."""
+    """The pulls of a window, each as a row with its first answer. `answer_row` is -1 for an unanswered pull."""
 
     row: Integers
     log: Integers
-    """The log that each pull reads, which belongs to the generation of the queue in which the pull lies (`lives`)."""
+    """The number of the log that each pull reads: the log of the generation of its queue in which the pull lies
+    (`lives`)."""
     received_after_ns: Integers
     received_before_ns: Integers
     offset: Integers
     count_max: Integers
     may_hold: NDArray[np.bool_]
     was_held: NDArray[np.bool_]
-    """Whether the pull has a `hold` event; in a record from outside, whether the pull may be held."""
+    """Whether the pull has a `hold` event; in a record from outside the broker, whether the pull may be held."""
     timeout_ns: Integers
     expression: Integers
     """The index of each pull's subscription in `expressions`."""
@@ -62,15 +63,15 @@ class Pulls:
     source: NDArray[np.int32]
     """The index of each pull's source in `source_facts`."""
     hold_is_told: NDArray[np.bool_]
-    """Whether the record shows if the pull may be held. If not, `may_hold` is False, and no rule about holds applies.
-    """
+    """Whether the record shows if the pull may be held. If the record does not, `may_hold` is False, and no rule about
+    holds applies."""
 
     def __len__(self) -> int:
         return len(self.row)
 
     @cached_property
     def last_ns(self) -> Integers:
-        """The time until which each pull's source certainly watched."""
+        """The time until which each pull's source certainly recorded events."""
         return np.array([facts.last_ns for facts in self.source_facts], dtype=np.int64)[self.source]
 
     @cached_property
@@ -82,8 +83,8 @@ class Pulls:
 def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pulls:
     """Join every pull with its first answer and with facts about its connection and source.
 
-    Pulls whose answer names another queue are left out, because it is unclear which queue was read. Pulls that share an
-    identifier are left out too, because it is unclear which pull was held and which was answered.
+    The result excludes pulls whose answer names another queue, because it is unclear which queue was read. It also
+    excludes pulls that share an identifier, because it is unclear which pull was held and which was answered.
     """
     received = events.rows("request_received")
     received = received[events.request_key[received] >= 0]
@@ -92,7 +93,7 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
         received = received[np.bincount(keys)[keys] == 1]
     row = received[is_one_of(events.integers("code", received), PULL_CODES)]
     answer_row = events.answer_to(events.request_key[row], "answer_sent")
-    # The pulls without an answer in this queue whose request has an answer in another queue.
+    # Pulls without an answer in this queue, whose request has an answer in another queue.
     elsewhere = answer_row < 0
     elsewhere[elsewhere] = events.is_told_anywhere(row[elsewhere], "answer_sent")
     if elsewhere.any():

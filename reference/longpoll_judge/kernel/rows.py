@@ -13,11 +13,11 @@ from longpoll_spec.tables import with_table
 FINDING: Final = "finding"
 """The kind of a row whose text is a finding about one queue."""
 BESIDE: Final = "beside"
-"""The kind of a row whose text is a finding that belongs to no queue's pulls or log."""
+"""The kind of a row whose text is a finding about something other than the pulls or the log of a queue."""
 LEFT_OUT: Final = "left_out"
-"""The kind of a row that counts the unlisted findings of a group of findings; the text names the group."""
+"""The kind of a row that counts the findings of one group that are not listed; the text names the group."""
 LEFT_OUT_BESIDE: Final = "left_out_beside"
-"""The kind of a row that counts unlisted findings which belong to no queue's pulls or log; its text is empty."""
+"""The kind of a row that counts the unlisted findings among those of kind `beside`; the row's text is empty."""
 ENDED: Final = "ended"
 """The kind of a row whose text gives the reason why a user's property returned no findings."""
 RESULT_SCHEMA: Final = pa.schema(
@@ -37,7 +37,7 @@ Row = tuple[str, int, int, str]
 
 @with_table
 class Found(msgspec.Struct, frozen=True):
-    """A finding, and its position in time within its group of one queue, property and verdict."""
+    """A finding with its position in time among the findings of the same queue, property and verdict."""
 
     group: str
     order: tuple[int, int, str, int]

@@ -94,7 +94,7 @@ FINDINGS_MAX: Final = 50
 """The maximum number of findings of one clause that are listed; the others are counted."""
 
 OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
-"""Prefixes of topics in which a broker stores messages sent to other topics: retries, delays and half messages."""
+"""Prefixes of the topics in which a broker itself stores messages: retries, delayed messages and half messages."""
 
 
 @frozen(eq=False)
@@ -107,7 +107,7 @@ class Messages:
     appended: Gathered
     delivered: Gathered
     sent: Gathered
-    """One row for each message of a send that records the identities of its messages."""
+    """The messages of the sends that record their messages' identities, each as a row."""
     unlisted: Gathered
     """Reads that record the ids or bodies of only some of their messages."""
     ended: Gathered
@@ -153,7 +153,7 @@ def gather_messages(table: pa.Table) -> Messages:
     return Messages(
         sends=gather(table, np.flatnonzero(is_send)),
         acknowledged=acknowledged,
-        # The answer to a read has the queue's bounds. An answer without bounds refused the send, or answers another
+        # The answer to a read has the queue's bounds. An answer without bounds refuses the send, or answers a different
         # kind of request.
         refused=gather(table, np.flatnonzero(is_answer & named & (lowest < 0)), ("code",)),
         appended=appended,
@@ -180,10 +180,10 @@ def _identities(table: pa.Table, ids: tuple[Integers, Integers]) -> tuple[Gather
 
 
 def _sent_alone(table: pa.Table, sent: Gathered) -> Gathered:
-    """Returns the messages of sends, except to topics for messages that consumers send back (36).
+    """Returns the messages of sends, except sends to topics to which consumers send messages back (36).
 
-    If a request to send back is answered late or fails, Java's client also sends the message to this topic, with the
-    same id.
+    If a request to send a message back fails or is answered late, Java's client also sends the message to this topic
+    itself, with the same id.
     """
     names = [name for name in coded_texts(table, "topic")[1] if str(name).startswith(SENT_BACK)]
     return sent.take(~sent.are("topic", names))
@@ -199,8 +199,7 @@ def judge_sends(
     messages = gather_messages(table)
     sends, told, refused = messages.sends, messages.acknowledged, messages.refused
     send = first_of(told.request, sends.request)
-    # If an identifier was received twice, by requests of any kind, it is unknown which request an acknowledgement
-    # answers.
+    # If requests of any kind share an identifier, it is unknown which request an acknowledgement answers.
     sure = np.where(are_among(told.request, messages.again), -1, send)
     view = View(
         table, context, sent=_sent_alone(table, messages.sent), ended=messages.ended, told=told,
@@ -232,7 +231,7 @@ def judge_sends(
     asked = _own_requests(together((sends, told.take(told.values["is_named"] == 1)), ()), native)
     acknowledged = are_among(asked, sends.request) & are_among(asked, told.request)
     nameless = mine & (send < 0)
-    # A send can be missing only in a source that records sends at all.
+    # Skip sources that record no sends, because such a source cannot show that a send is missing.
     unasked = nameless & (told.values["is_named"] == 1) & are_among(told.source, sends.source)
     is_refused = are_among(refused.request, sends.request[own]) & ~is_one_of(refused.values["code"], SEND_STORED)
     return findings, [
@@ -248,7 +247,7 @@ def judge_sends(
 def _own_requests(events: Gathered, native: Booleans) -> Integers:
     """Returns the requests of these events without duplicates.
 
-    A request with several queues belongs to the queue of its first event.
+    If the events of a request name several queues, the request belongs to the queue of its first event.
     """
     is_own = native[events.row]
     mine = distinct(events.request[is_own])
@@ -278,7 +277,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     # If several messages have that offset, take the message whose acknowledgement ended first, which was also before
     # this send.
     before[inverted] = earliest(answered, every, message, message[before[inverted]])
-    # One message with a wrong offset contradicts all later messages, so report only this message, once.
+    # One message with an offset that is too high contradicts all later messages, so report it only once.
     inverted = once(answered, inverted, before)
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, before))
@@ -287,7 +286,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
 
 
 def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> Iterator[Breach]:
-    """Compare sends of two sources that watched the broker at both times, with clocks that order both events."""
+    """Compare the sends of two sources whose clocks order both sends, and which recorded the broker at both times."""
     mine = (answered.broker != 0) & ~answered.are("broker", context.unsteady_brokers)
     mine &= answered.are("source", [name for name, facts in context.sources.items() if facts.is_steady])
     # Only brokers that several sources recorded can show such a violation.
@@ -341,14 +340,14 @@ def _not_stored(messages: Messages, told: Gathered) -> Integers:
 
 
 def _unplaced(messages: Messages, told: Gathered) -> Gathered:
-    """Returns the answers to sends with a unique identifier that report a store without an offset."""
+    """Returns the answers to sends with a unique identifier that report a stored message without an offset."""
     refused = messages.refused
     is_stored = is_one_of(refused.values["code"], SEND_STORED) & are_among(refused.request, messages.sends.request)
     return refused.take(is_stored & ~are_among(refused.request, np.concatenate((messages.again, told.request))))
 
 
 def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
-    """Yields batches with a gap between the offsets of their messages, in another order, or stored only in part."""
+    """Yields batches whose messages have offsets with gaps or in another order, or of which only a part was stored."""
     sends, sent = messages.sends, messages.sent
     known = np.flatnonzero(send >= 0)
     (key,) = numbered((told.request, told.place))
@@ -385,8 +384,8 @@ def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integer
     is_whole &= ~are_among(told.request, sent.request[sent.values["id"] == 0])
     is_listed = are_among(own, other)
     body, sent_body = told.values["body"], sent.values["body"]
-    # An id is usually unique in its send, so first compare with the first message of that id; compare the rest with
-    # each.
+    # An id is usually unique in its send, so first compare only with the first message of the id, and compare the
+    # remaining messages with each message.
     is_same = (body == -1) | (body == np.append(sent_body, -1)[first_of(own, other)])
     rest = np.flatnonzero(~is_same)
     bodies, sent_bodies = numbered((own[rest], body[rest]), (other, sent_body))
@@ -425,7 +424,7 @@ def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> 
 def _as_answers(
     messages: Messages, sends: Gathered, told: Gathered, send: Integers, context: Context
 ) -> Iterator[Breach]:
-    """Yields acknowledgements that do not fit their send: repeated, after the close, or of another queue."""
+    """Yields acknowledgements that are repeated, come after the close, or name another queue than their send."""
     refused = messages.refused
     mine = np.flatnonzero(send >= 0)
     asked, answered = sends.take(send[mine]), told.take(mine)
@@ -460,8 +459,8 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     Sources whose acknowledgements do not name their send are skipped.
     """
     due_ns = sends.before_ns + SEND_MS * MS
-    # Late sends were neither acknowledged nor refused. Their source names the sends that it acknowledges, and their
-    # connection was open until the limit.
+    # Late sends were neither acknowledged nor refused, although their connection was open until the limit. Their source
+    # must record which sends it acknowledges.
     late = ~are_among(sends.request, told.request) & ~are_among(sends.request, refused.request)
     late &= ~are_among(sends.source, told.source[told.values["is_named"] == 0])
     closed_after_ns, closed_ns = closes_of(sends, context)
@@ -491,8 +490,8 @@ def _delivered(
 ) -> Iterator[Breach]:
     """Yields messages that were delivered before their send was received, by the clock of one source or of two.
 
-    If two sources recorded the delivery and the send, they may have recorded different brokers of one name, so the
-    finding is uncertain.
+    The finding is uncertain if the delivery and the send are from different sources, which may have recorded two
+    brokers of the same name.
     """
     sends, delivered = messages.sends, messages.delivered
     known = np.flatnonzero(send >= 0)
@@ -529,14 +528,14 @@ def _delivered(
 
 
 def _foretold(view: View, messages: Messages, told: Gathered, send: Integers) -> Breach:
-    """Returns messages whose offset was below an answer's offset_max or a popped message before their sends came."""
+    """Returns messages that an `offset_max` or a greater popped offset showed to exist before their sends came."""
     mine = np.flatnonzero(send >= 0)
     answered, sent = told.take(mine), messages.sends.take(send[mine])
     asked, answers = reads_of(view, answered)
     # If a source records the visible end, `pull.max.most` compares it with each answer.
     sure = ~are_among(answers.request, messages.again) & ~answers.are_in(view.context.shown)
     asked, answers = asked.take(sure), answers.take(sure)
-    # `_delivered` finds a message that was popped itself, so here only greater popped offsets count.
+    # `_delivered` reports a message that was itself popped, so only greater popped offsets count here.
     given = messages.delivered
     popped = given.take(rows_where(view.table, "message_popped")[given.row] & ~given.are_in(view.context.shown))
     last = np.append(popped.values["queue_offset"], answers.values["offset_max"])
@@ -557,7 +556,7 @@ def _foretold(view: View, messages: Messages, told: Gathered, send: Integers) ->
 def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: Gathered, context: Context) -> Integers:
     """Returns early deliveries whose queue certainly had one generation until the acknowledgement (`until`).
 
-    If a new generation began, the offset may belong to two messages, and the delivered one may be the older one.
+    If a new generation began, two messages may have the offset, and the delivered message may be the older one.
     """
     since = delivered.take(early)
     anew = np.zeros(len(early), dtype=np.bool_)
@@ -604,7 +603,7 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     weak = _are_holed(told, since_ns, context)
     why = "a message was acknowledged with a place at which none was appended"
     yield Breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
-    # If an append is missing, the message may belong to another generation of the queue than the recorded ones.
+    # If the append was not recorded, the message may belong to a generation of the queue that the record does not show.
     (own_life, is_doubtful), (life, is_vague) = (numbered_generations(each, each, context) for each in (told, appended))
     own, logged = with_life((own, own_life), (logged, life))
     sure = np.flatnonzero(~is_vague)

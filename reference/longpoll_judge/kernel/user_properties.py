@@ -1,8 +1,9 @@
-"""The user's own properties: functions over the pulls of a window, run where the kernel runs.
+"""Runs the user's own properties, which are functions of the pulls of a window, in the process of the kernel.
 
 A function gets one Arrow table, with a row for each pull of the window's queues in the order of receipt, and returns
 pairs of a row number and a sentence. A finding is `violated` if the row's times are certain and its answer was
-recorded, else `unknown`. If a function raises an error or returns anything else, the result has a gap and is `unknown`.
+recorded, else `unknown`. If a function raises an error or returns a value of another type, the result has a gap and is
+`unknown`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ ASKED: Final = (
 ANSWERED: Final = ("code", "offset_next", "offset_min", "offset_max", "offsets")
 """The columns of each pull's first answer; they are null if the record shows no answer."""
 FINDINGS_MAX: Final = 1_000
-"""The maximum number of listed findings of one property and window; further findings are only counted."""
+"""The maximum number of findings of one property in one window that are listed; further findings are only counted."""
 WHY_LENGTH_MAX: Final = 1_000
 USERS_FAULTS: Final = (Exception, SystemExit)
-"""The exceptions of a user's property that are reported. A property that exits, even with 0, has no result."""
+"""The exceptions of a user's property that the judge reports. A property that exits the process, even with code 0, has
+no result."""
 
 
 def name_of(own: OwnProperty) -> str:
@@ -79,7 +81,7 @@ def pulls_of(table: pa.Table, native: Booleans) -> pa.Table:
 
 
 def _plain(table: pa.Table, rows: Booleans, names: Sequence[str]) -> pa.Table:
-    """Returns these columns as plain values, plus the columns that order and join the rows, in order of time."""
+    """Returns these columns as plain values, sorted by time, with the columns that order and join the rows."""
     wanted = list(dict.fromkeys((*names, "source", "request", "sequence", "after_ns", "before_ns")))
     chosen = fill(table, wanted).filter(pa.array(rows))
     columns = [chosen[name].cast(pa.string()) if name in NAMES else chosen[name] for name in wanted]

@@ -42,7 +42,7 @@ LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible", "message_
 """The events that report a queue's log."""
 NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (none known, or a type of no broker)"
 NOTE_PROPERTIES: Final = "pulls with SQL92 subscriptions: which messages they take, no record tells"
-"""The note about a limit of the contract. It is the only note with which a verdict can be `valid`."""
+"""The note about pulls with SQL92 subscriptions. It is the only note that permits the verdict `valid`."""
 SQL92: Final = "SQL92"
 NOTE_OPEN: Final = "pulls still open where the history breaks off without source_stopped"
 NOTE_ORPHAN: Final = "answers whose requests are not in the history"
@@ -70,8 +70,8 @@ def judge_window(
         context: The facts about the whole history.
         native: Which events belong to the queues that are judged; all of them by default.
         counted_ns: Count only pulls that were answered between these two times.
-        mine: Which of the native events are judged here, if the window is a part of its queues. The other events are
-            included because these events depend on them; another window judges them.
+        mine: Which of the native events are judged here, if the window is a part of its queues. They depend on the
+            other native events, which another window judges.
     """
     if not len(table):
         return RESULT_SCHEMA.empty_table()
@@ -94,7 +94,7 @@ def judge_window(
     rows += [("missed", 0, count, text) for text, count in promptness.missed.items()]
     rows += [("note", 0, count, text) for count, text in _notes(case, promptness.open_at_cut)]
     measured = {"wake": promptness.wake_ns, "late": promptness.late_ns}
-    # Free the results for pulls and logs before the next step needs memory.
+    # Free the memory of the results for pulls and logs before the next step, which needs much memory.
     del case, promptness, window
     found: list[Finding] = []
     for judged, more in _beside(table, whole, own, context):
@@ -127,7 +127,7 @@ def _groups(case: Case, prompt: Iterable[Suspects]) -> Iterator[Suspects]:
 def _beside(
     table: pa.Table, native: Booleans, own: Booleans, context: Context
 ) -> Iterator[tuple[list[Finding], list[Row]]]:
-    """Yields the results of rules that need more than pulls and logs: sends and messages, ends, committed offsets."""
+    """Yields the results of rules about sends, messages, ends and commits, which need more than pulls and logs."""
     code, received = integers_of(table, "code"), rows_where(table, "request_received")
     if context.asks_sends:
         yield judge_sends(table, context, own)
@@ -139,7 +139,7 @@ def _beside(
 
 
 def _counts(case: Case, counted: Booleans) -> Iterator[Row]:
-    """Yields the numbers of queues and pulls, and of pulls that were judged, were refused or lack a field."""
+    """Yields the number of queues, and the numbers of all pulls and of judged, refused and incomplete pulls."""
     events, pulls = case.events, case.pulls
     seen = events.queue[events.are_of((*LOG_EVENTS, *REQUEST_EVENTS))]
     for queue in np.flatnonzero(np.bincount(seen)).tolist() if len(seen) else ():
@@ -169,7 +169,7 @@ def _refusals(case: Case, refused: Booleans, counted: Booleans) -> Iterator[Row]
 
 
 def _repeated(window: Window, native: Booleans) -> Iterator[Row]:
-    """Yields how often a request's identifier was received again, in the same or another queue."""
+    """Yields how often a request had the identifier of an earlier request of the same or another queue."""
     table, keys = window.table, window.any_key
     rows = np.flatnonzero(rows_where(table, "request_received") & np.isin(keys, window.again))
     moments = [integers_of(table, name)[rows] for name in ("queue", "sequence", "before_ns", "after_ns")]
@@ -184,10 +184,10 @@ UNSTEADY: Final = "; a clock that was set back, may be set or is not known told 
 
 
 def _steady(case: Case, groups: Iterable[Suspects]) -> Iterator[Suspects]:
-    """Yields the suspects, but as unknown if they depend on a clock that was set back or is not declared.
+    """Yields the suspects, as unknown if they depend on a clock that was set back or that is not declared.
 
-    Durations by a clock that may be set are unknown too, because a clock that is set forward looks like a broker that
-    stalls.
+    A duration by a clock that may be set is unknown too, because a clock that is set forward makes a broker seem to
+    pause.
     """
     for group in groups:
         if not len(group.rows):
@@ -263,7 +263,7 @@ def _finding(case: Case, group: Suspects, member: int, row: int) -> Iterator[Row
 
 
 def _request(case: Case, rows: list[int]) -> str:
-    """Returns the request at fault, which is the request of the first receipt or answer; empty if there is none."""
+    """Returns the request at fault, that of the first receipt or answer; empty if `rows` has neither."""
     for row in sorted(rows):
         if case.events.text("event", row) in ("request_received", "answer_sent"):
             return case.events.text("request", row)
@@ -292,7 +292,7 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
     yield int(np.count_nonzero(is_open & ~is_sql)), NOTE_UNDECIDED
     yield int(np.count_nonzero(is_open & is_sql)), NOTE_PROPERTIES
     yield open_at_cut, NOTE_OPEN
-    # If there are as many answers as answered pulls, each answer belongs to one of them.
+    # If there are as many answers as answered pulls, each answer belongs to one of these pulls.
     orphans = answers[:0]
     if len(answers) > np.count_nonzero(pulls.is_answered):
         orphans = answers[events.look_up(events.request_key[answers], received, received) < 0]
@@ -311,8 +311,8 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
 def _told_elsewhere(case: Case, orphans: Integers) -> tuple[Booleans, Booleans]:
     """Returns which answers name a different queue from their request's queue, and which name no queue.
 
-    An answer without a queue would get its request's queue if both named one topic and broker, unless several requests
-    have its identifier.
+    An answer that names no queue counts as different only if it names a different topic or broker from its request's,
+    and if no other request has its identifier.
     """
     events = case.events
     names_none = np.array([name[2] < 0 for name in events.names], dtype=np.bool_)[events.queue[orphans]]

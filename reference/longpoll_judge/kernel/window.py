@@ -1,8 +1,9 @@
-"""Events of whole queues as numpy columns in one canonical order: the unit that is judged at once.
+"""A window: the events of whole queues as numpy columns, which the kernel judges at once.
 
-The order is by queue, then by time, then by source and sequence, so no result depends on the order in which events
-arrive. A row is a position in this order. The table also has visitors: copied events of other queues that share a
-request with the window's own events. Visitors come after the window's own events, and are found only by their request.
+The events are sorted by queue, then by time, then by source and sequence, so no result depends on the order in which
+events arrive. A row is a position in this canonical order. The table also has visitors: copied events of other queues
+that share a request with the window's own events. Visitors come after the window's own events, and are found only by
+their request.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ class Window:
 
     @cached_property
     def _first(self) -> Integers:
-        """An array by request key for `look_up`; all values are -1 between calls of `look_up`."""
+        """An array for `look_up`, with an element for each request key; all elements are -1 between its calls."""
         return np.full(int(self.request_key.max(initial=-1)) + 1, -1, dtype=np.int64)
 
     def column(self, name: str) -> Any:
         """Returns a column of numbers or flags, by row of the table."""
         if name not in self._columns:
             is_there = has_column(self.table, name)
-            # Only flags have nulls and no default.
+            # Only columns of flags have nulls and no default.
             is_flag = DEFAULTS.get(name, 0) is None
             column = (
                 self.table[name].fill_null(False) if is_there and is_flag else self.table[name] if is_there else None
@@ -86,7 +87,7 @@ class Window:
 
     @cached_property
     def any_key(self) -> Integers:
-        """For each row, visitors included, the number of its request, equal for equal (source, request), or -1."""
+        """For each row, visitors included, a number that is equal for equal (source, request); -1 without a request."""
         sources, source_names = self.names_of("source")
         requests, request_names = coded_texts(self.table, "request")
         key = requests.astype(np.int64)
@@ -99,10 +100,10 @@ class Window:
 
     @cached_property
     def request_key(self) -> Integers:
-        """For each row, the number of its request, equal for equal (queue, source, request); -1 if it has none."""
+        """For each row, a number that is equal for equal (queue, source, request); -1 if the event has no request."""
         key = self.any_key[: self.count].copy()
         count = int(self.any_key.max(initial=-1)) + 1
-        # Nearly every request has one queue. A request with several queues gets one number for each queue.
+        # Nearly every request names one queue. A request that names several queues gets a number for each queue.
         some = np.full(count + 1, -1, dtype=np.int64)
         some[key] = self.queue
         is_split = np.zeros(count + 1, dtype=np.bool_)
@@ -137,7 +138,7 @@ class Window:
         return found
 
     def has_negative(self, event: str, name: str) -> bool:
-        """Whether this field may be missing in events with this name, because the column has a negative number."""
+        """Whether events with this name may lack this field, because the column has a negative number."""
         known = self._negative.get((event, name))
         if known is None:
             known = self._negative[event, name] = bool((self.integers(name, self.rows(event)) < 0).any())
@@ -155,7 +156,7 @@ class Window:
         return known
 
     def look_up(self, wanted: Integers, key: Integers, value: Integers) -> Integers:
-        """Returns for each wanted request key the first value with this key; -1 if no value has it."""
+        """Returns, for each wanted request key, the first `value` at which `key` has this key; -1 if there is none."""
         self._first[key[::-1]] = value[::-1]
         found = np.where(wanted >= 0, self._first[wanted], -1) if len(self._first) else np.full(len(wanted), -1)
         self._first[key] = -1
@@ -206,7 +207,7 @@ class Window:
         return self.look_up(keys, self.request_key[rows], rows)
 
     def firsts(self, rows: Integers, event: str) -> Integers:
-        """Returns for each row the first event with this name and the same request. Each row must have a request."""
+        """Returns, for each row, the first event with this name and the row's request. Each row must have a request."""
         if not self.has_repeated(event):
             return rows
         keys = self.request_key[rows]
