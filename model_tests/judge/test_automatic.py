@@ -55,7 +55,7 @@ def test_the_estimate_is_near(clean: Path, tmp_path: Path) -> None:
     assert events / 3 < estimated_events(str(tmp_path / "zst")) < events * 3
 
 
-def test_a_damaged_part_counts_as_none(clean: Path, tmp_path: Path) -> None:
+def test_a_damaged_part_counts_as_empty(clean: Path, tmp_path: Path) -> None:
     """A damaged part and a missing directory count as empty, because the judge reports them later."""
     (tmp_path / "part-0.parquet").write_bytes(b"PAR1 and no end")
     (tmp_path / "part-1.ndjson").mkdir()
@@ -79,7 +79,7 @@ def test_a_damaged_part_counts_as_none(clean: Path, tmp_path: Path) -> None:
         ("s3://bucket/history", {}, 10**7, "spark", "is at a URI"),
     ],
 )
-def test_the_history_and_the_call_decide(
+def test_the_history_and_the_options_choose_the_engine(
     *,
     place: str,
     given: Mapping[str, str],

@@ -112,7 +112,7 @@ def test_queue_numbers_do_not_depend_on_the_order_of_rows(rows: list[tuple[str, 
 
 
 @given(events=st.lists(EVENTS, min_size=1, max_size=30))
-def test_answers_are_joined_with_the_first_of_their_request(events: Events) -> None:
+def test_a_request_is_joined_with_its_first_answer(events: Events) -> None:
     window = make_window(table_of(events))
     shown = [window.evidence([row])[0] for row in range(len(window))]
     keys = [

@@ -80,7 +80,7 @@ def test_findings_are_connected_through_other_findings() -> None:
     assert [len(each) for each in told(*ends, *more, apart)] == [1, 3, 1]
 
 
-def test_a_lost_wakeup_joins_and_makes_no_cause() -> None:
+def test_a_lost_wakeup_joins_a_cause_but_starts_none() -> None:
     losses = found("pull.wake.prompt", "m", at_ms=1), found("pull.wake.prompt", "m", at_ms=2)
     assert told(*losses) == [["pull.wake.prompt"]] * 2
     assert told(*losses, found("log.append.gapless", "m", at_ms=9)) == [["log.append.gapless", "pull.wake.prompt"]]

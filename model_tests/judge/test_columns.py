@@ -53,7 +53,7 @@ def growth(steps: list[tuple[int, int, int]]) -> Growth:
     ("text", "code"),
     [("", 0), ("a", 97), ("TagA", 2598919), ("Aa", 2112), ("BB", 2112), ("polygenelubricants", -(1 << 31))],
 )
-def test_hashes_are_javas(text: str, code: int) -> None:
+def test_tag_hashes_equal_those_of_java(text: str, code: int) -> None:
     assert java_hash(text) == code
 
 
@@ -161,7 +161,7 @@ def test_no_percentile_is_over_the_maximum() -> None:
 
 
 @given(numbers=st.lists(st.integers(0, 15), max_size=20))
-def test_sequence_faults_are_those_of_the_numbers(numbers: list[int]) -> None:
+def test_sequence_faults_are_the_missing_and_repeated_numbers(numbers: list[int]) -> None:
     faults = sequence_faults([Run(number, number) for number in numbers])
     missing = set(range(max(numbers, default=-1) + 1)) - set(numbers)
 
@@ -213,7 +213,7 @@ def test_ranks_are_those_of_a_bisection(numbers: list[int], wanted: list[int]) -
     rows=st.lists(st.tuples(st.integers(0, 3), CLOSE | FAR), max_size=20),
     wanted=st.lists(st.tuples(st.integers(0, 3), CLOSE | FAR), max_size=12),
 )
-def test_each_group_is_looked_up_by_itself(rows: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
+def test_each_group_is_looked_up_separately(rows: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
     group, numbers = (integers([row[place] for row in rows]) for place in (0, 1))
     told, order = grouped(group, numbers, 4)
     asked, numbers_asked = (integers([row[place] for row in wanted]) for place in (0, 1))
@@ -241,7 +241,7 @@ def test_dense_numbers_get_a_lookup_table(numbers: list[int], has_table: bool) -
 
 
 @given(values=st.lists(CLOSE), wanted=st.lists(CLOSE, max_size=12))
-def test_membership_is_that_of_a_set(values: list[int], wanted: list[int]) -> None:
+def test_is_one_of_agrees_with_a_set(values: list[int], wanted: list[int]) -> None:
     assert is_one_of(integers(values), wanted).tolist() == [value in set(wanted) for value in values]
 
 

@@ -152,7 +152,7 @@ def test_too_many_possibilities_are_unknown() -> None:
     assert "3 possibilities" in finding.why
 
 
-def test_a_value_that_was_seen_is_compared() -> None:
+def test_an_observed_value_is_compared_with_the_state() -> None:
     law = Law(requests=1)
     events = as_dicts(run_of(attrs.evolve(LOAD, law=law, overlapping=0.0)).events)
     next(event for event in events if event["event"] == "pull_read")["offset"] += 1

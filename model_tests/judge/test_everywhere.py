@@ -116,13 +116,13 @@ def test_the_histories_are_of_every_kind(here: Results) -> None:
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_on_spark(histories: Path, here: Results) -> None:
+def test_spark_gives_the_same_results(histories: Path, here: Results) -> None:
     assert differing(here, judged_on(histories, "local[2]")) == []
 
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_on_a_cluster_with_a_killed_worker(histories: Path, here: Results, tmp_path: Path) -> None:
+def test_a_cluster_with_a_killed_worker_gives_the_same_results(histories: Path, here: Results, tmp_path: Path) -> None:
     with standalone(tmp_path, 2) as found:
         conf = [f"{name}={value}" for name, value in found.conf().items()]
         there = judged_on(histories, found.master, *conf, disturb=lambda: found.kill_worker_at_work(seen=0))
@@ -132,6 +132,6 @@ def test_on_a_cluster_with_a_killed_worker(histories: Path, here: Results, tmp_p
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_on_spark_connect(histories: Path, here: Results, tmp_path: Path) -> None:
+def test_spark_connect_gives_the_same_results(histories: Path, here: Results, tmp_path: Path) -> None:
     with connect_server(tmp_path) as url:
         assert differing(here, judged_on(histories, url)) == []

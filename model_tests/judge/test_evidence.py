@@ -75,7 +75,7 @@ def test_the_evidence_of_every_injected_fault_violates_alone(clean: Path, tmp_pa
 @pytest.mark.long
 @pytest.mark.parametrize("fault", STEP_FAULTS)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_evidence_against_a_run_is_the_run(tmp_path: Path, fault: Any, seed: int) -> None:
+def test_the_evidence_of_a_forbidden_step_is_the_whole_run(tmp_path: Path, fault: Any, seed: int) -> None:
     """A step that no state permits depends on all earlier steps, so all earlier steps are its evidence."""
     load_of_steps = StepLoad(Law(requests=2), "strict-clone", fault=fault, seed=seed)
     write(tmp_path / "history", observed(load_of_steps), meta_of(load_of_steps), events_per_part=50)

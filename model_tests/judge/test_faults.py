@@ -219,7 +219,7 @@ def test_a_deleted_line_leaves_a_gap_and_no_violation(clean: Path, tmp_path: Pat
     assert [gap["kind"] for gap in result.gaps] == ["sequence gap"]
 
 
-def test_thresholds_and_clocks_decide(clean: Path, tmp_path: Path) -> None:
+def test_limits_and_clock_uncertainty_decide_the_verdict(clean: Path, tmp_path: Path) -> None:
     """A wake that is 2 s late is permitted by a limit of 10 s. If a clock may be 5 s wrong, the verdict is unknown."""
     plant(clean, "wake_delayed", tmp_path / "planted")
     recording = load(tmp_path / "planted")

@@ -49,7 +49,7 @@ def test_an_invalid_address_is_reported_without_its_secret(uri: str, said: str) 
     assert not re.search("key:secret|secret_key", done.output)
 
 
-def test_a_name_has_no_options() -> None:
+def test_a_file_name_has_no_uri_options() -> None:
     uri = files.beside("s3://bucket/deep/history?scheme=http", "part-00000.parquet")
 
     assert uri == "s3://bucket/deep/history/part-00000.parquet?scheme=http"

@@ -84,12 +84,12 @@ def test_parquet_holds_the_same_events(faulty: Path, in_parquet: Path, tmp_path:
     assert rows(faulty) == rows(in_parquet) == rows(tmp_path / "back")
 
 
-def test_the_format_does_not_show(faulty: Path, in_parquet: Path, tmp_path: Path) -> None:
+def test_every_file_format_gives_the_same_result(faulty: Path, in_parquet: Path, tmp_path: Path) -> None:
     assert len(msgspec.json.decode(said(faulty))["findings"]) > 100
     assert said(faulty) == said(in_parquet) == said(compressed(faulty, tmp_path / "zst"))
 
 
-def test_neither_order_nor_parts_matter(faulty: Path, tmp_path: Path) -> None:
+def test_neither_event_order_nor_parts_change_the_result(faulty: Path, tmp_path: Path) -> None:
     recording = load(faulty)
     random.Random(1).shuffle(recording.events)
     write(tmp_path / "shuffled", recording.events, recording.meta, events_per_part=137)
@@ -135,7 +135,7 @@ def test_nulls_are_never_written_but_may_be_read(in_parquet: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("encoding", "has_nulls"), [("DELTA_LENGTH_BYTE_ARRAY", True), ("DELTA_BYTE_ARRAY", False)])
-def test_texts_of_which_the_reader_makes_no_dictionary_are_judged_alike(
+def test_texts_without_a_dictionary_are_judged_alike(
     in_parquet: Path, tmp_path: Path, encoding: str, has_nulls: bool
 ) -> None:
     """DuckDB's version 2 writes most texts without a dictionary; each row group names its encoding."""
@@ -314,7 +314,7 @@ def test_bad_rows_of_parquet_are_reported_and_the_rest_is_read(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: Path, statistics: bool) -> None:
+def test_a_list_that_lacks_a_number_is_damage_whatever_columns_are_read(tmp_path: Path, statistics: bool) -> None:
     """If some messages of an answer are unknown, the judge draws no conclusion from the answer."""
     moments = {"after_ns": [1, 2, 3], "before_ns": [1, 2, 3], "sequence": [0, 1, 2]}
     table = pa.table({"event": ["answer_sent"] * 3, "source": ["s"] * 3, **moments, "offsets": [[1], [2, None], []]})
@@ -329,7 +329,7 @@ def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: P
 
 @pytest.mark.parametrize("name", ["source", "request", "tag"])
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-def test_a_text_that_cannot_be_decoded_is_damage_however_little_is_read(
+def test_a_text_that_cannot_be_decoded_is_damage_whatever_columns_are_read(
     tmp_path: Path, name: str, kind: pa.DataType
 ) -> None:
     moments = {"after_ns": [1, 2, 3], "before_ns": [1, 2, 3], "sequence": [0, 1, 2]}

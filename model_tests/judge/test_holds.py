@@ -52,7 +52,7 @@ def test_a_broker_keeps_its_hold_limit(tmp_path: Path, monkeypatch: pytest.Monke
     assert f"hold at most {LIMIT}" in wrong.findings[0].why
 
 
-def test_the_finding_shows_all_that_are_held(tmp_path: Path) -> None:
+def test_the_finding_shows_all_held_pulls(tmp_path: Path) -> None:
     (one, *_others) = (one for one in STORIES if one.title.startswith("The third of two"))
     (finding,) = judge([write_story(one, tmp_path)], engine="local").findings
     assert [event["request"] for event in finding.shown()] == ["1", "2", "3"]

@@ -189,7 +189,7 @@ def test_a_violation_is_invalid_so_far(tmp_path: Path, places: Places) -> None:
     assert result.findings[0].clause in standing(result).sentence()
 
 
-def test_a_gap_of_the_end_is_reported_once(tmp_path: Path) -> None:
+def test_checks_left_to_the_end_are_announced_once(tmp_path: Path) -> None:
     result = judged(tmp_path / "history", simulate(Load(events=40, timeout_ms=60)))
     said: list[str] = []
     gap = {"clause": "", "kind": "damage", "source": "", "count": 1, "why": "a damaged line"}

@@ -70,7 +70,7 @@ def said(result: Result) -> set[tuple[str, str]]:
     return {(one.clause, one.verdict) for one in found if one.property == MESSAGE_IS_DELIVERED}
 
 
-def test_the_tables_are_the_contract() -> None:
+def test_the_tables_have_the_clauses_of_the_contract() -> None:
     assert {each.id for each in CLAUSES if each.property == MESSAGE_IS_DELIVERED} == {*OF_MESSAGES, *OF_POLLS}
 
 

@@ -101,7 +101,7 @@ def test_a_declared_source_without_events_is_a_gap() -> None:
     assert [(gap.kind, gap.where) for gap in gaps] == [("source silent", "c"), ("unknown policy", "x")]
 
 
-def test_splits_are_put_together() -> None:
+def test_surveys_of_splits_are_merged() -> None:
     first = Observers({"b": Seen([0], [], 5, 1, 2, {"x": 1})}, 1, 2, 3, 4, 5, 6, 7)
     second = Observers({"b": Seen([], [7], 7, 1, 2, {"x": 1, "y": 1}), "c": Seen([0])}, 1, 2, 3, 2, 9, 6, 8)
     both = merged([first, second])

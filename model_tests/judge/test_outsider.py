@@ -227,7 +227,7 @@ def test_a_restarted_broker_may_lose_recent_messages(
 
 
 def test_a_restart_explains_no_offset_beyond_the_end(tmp_path: Path) -> None:
-    """A kill loses offsets, but sets none, so the clause about a queue's end still applies."""
+    """A kill loses committed offsets but does not set any, so the clause about the queue's max offset still applies."""
 
     def beyond_the_end(events: Events) -> Events:
         return [one | {"offset": 10**6} if one.get("offset") == 100 else one for one in nothing_lost(events)]

@@ -107,7 +107,7 @@ def hostile(result: Result) -> Result:
     return msgspec.structs.replace(result, findings=findings, gaps=[gap])
 
 
-def test_texts_of_strangers_stay_texts(lost: Result) -> None:
+def test_untrusted_texts_are_escaped(lost: Result) -> None:
     text = render_html(hostile(lost))
     page, harmless = Page(text), Page(render_html(lost))
 

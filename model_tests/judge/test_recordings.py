@@ -24,7 +24,7 @@ WAKE_MS = 500.0
         ("strict", {}),
     ],
 )
-def test_real_brokers_keep_their_verdicts(name: str, violated: dict[str, int]) -> None:
+def test_recordings_of_real_brokers_keep_their_verdicts(name: str, violated: dict[str, int]) -> None:
     result = judge([RECORDINGS / name], engine="local", wake_ms=WAKE_MS)
     assert Counter(finding.property for finding in result.findings) == violated
     assert {finding.verdict for finding in result.findings} <= {"violated"}

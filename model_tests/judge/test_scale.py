@@ -60,7 +60,7 @@ LAGGING_IN_ONE_QUEUE: Final = pytest.param(
 
 
 @pytest.mark.parametrize("queues", [LAGGING_IN_ONE_QUEUE, 16])
-def test_memory_does_not_grow_where_groups_lag(tmp_path: Path, queues: int) -> None:
+def test_memory_does_not_grow_if_groups_lag(tmp_path: Path, queues: int) -> None:
     peaks = []
     for events in (1_600_000, 5_000_000):
         directory = tmp_path / str(events)

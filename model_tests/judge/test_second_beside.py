@@ -39,7 +39,8 @@ ONCE_APART = (
 NEEDLESS_MOST = 0.01
 """The largest permitted share of needlessly `unknown` verdicts, among histories that were valid before the fault."""
 UNKNOWN_MOST = 0.2
-"""The largest share of `unknown` verdicts for faults that leave the evidence complete, in histories valid before.
+"""The largest share of `unknown` verdicts for faults that leave the evidence complete. Only histories that were valid
+before the fault count.
 
 Most of these verdicts have one of three reasons: the beginning or end is missing, an answer names a different queue
 from its request's queue, or tags were not recorded. Histories with a missing field are not counted here."""

@@ -50,7 +50,7 @@ def agree(history: History, says: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("one", [pytest.param(one, id=f"{number} {one.title}") for number, one in enumerate(BOTH)])
-def test_both_judges_say_the_same(one: Story, tmp_path: Path) -> None:
+def test_both_judges_give_the_same_verdict(one: Story, tmp_path: Path) -> None:
     agree(history_of(one), one.text.partition(": ")[0], tmp_path)
 
 

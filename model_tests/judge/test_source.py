@@ -52,7 +52,7 @@ def read(directory: Path) -> tuple[list[dict[str, object]], list[Damage]]:
     return events, damages
 
 
-def test_the_schema_is_the_specs() -> None:
+def test_the_schema_has_the_fields_of_the_specification() -> None:
     assert EVENT_SCHEMA.names == list(FIELD_TYPES)
     assert [field.name for field in msgspec.structs.fields(Event)] == list(FIELD_TYPES)
 
@@ -112,7 +112,9 @@ def test_a_repeated_unknown_field_is_ignored_next_to_a_bad_line(tmp_path: Path) 
 
 @settings(max_examples=12)
 @given(size=st.integers(1, 700), count=st.integers(0, 12), torn=st.integers(0, 60))
-def test_splits_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int, count: int, torn: int) -> None:
+def test_splits_do_not_change_the_result(
+    tmp_path_factory: pytest.TempPathFactory, size: int, count: int, torn: int
+) -> None:
     directory = tmp_path_factory.mktemp("splits")
     write(directory, (event(sequence) for sequence in range(count)), simulated_meta())
     with (directory / "part-000000.ndjson").open("ab") as file:

@@ -221,7 +221,8 @@ CUT: Final = (
     "unknown: send r @0..5; ack queue=1",
     "log.acknowledged.once: send a @0; ack a queue_offset=3 @9; send b @5;",
 )
-"""The beginnings of stories whose clauses compare distant events, one of which a part of the history once lacked."""
+"""The beginnings of stories whose clauses compare two distant events. A part of the history once lacked one of the two.
+"""
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def failing(tmp_path: Path) -> Failing:
     return found
 
 
-def test_a_query_that_fails_is_begun_again_some_times(failing: Failing) -> None:
+def test_a_failed_query_is_restarted_a_few_times(failing: Failing) -> None:
     for number in range(1, BEGUN_MAX):
         assert failing.begun == number
         assert failing.look() is None

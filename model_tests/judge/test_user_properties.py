@@ -151,7 +151,7 @@ def test_a_user_propertys_finding_is_in_every_report(mine: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", ["", "reads_forward = 3\n", "1 / 0\n", "def (\n", "raise SystemExit(0)\n"])
-def test_a_file_without_the_function_is_one_line(content: str, mine: Path, tmp_path: Path) -> None:
+def test_a_missing_function_is_reported_in_one_line(content: str, mine: Path, tmp_path: Path) -> None:
     mine.write_text(content)
     code, result, err = command(recorded(tmp_path / "history", 0), "--property", f"{mine}:reads_forward")
     assert (code, result, err.count("\n")) == (2, {}, 1)

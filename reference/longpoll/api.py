@@ -98,7 +98,7 @@ def _policy(policy: str | Policy) -> Policy:
 
 
 def explain(token: str, file: str | None = None) -> str:
-    """A counterexample as a readable sequence of steps; raises UserError for a damaged token.
+    """Return a counterexample as a readable sequence of steps; raises UserError for a damaged token.
 
     If the run belongs to a specification file, pass that file as `file`.
     """

@@ -30,14 +30,15 @@ class Broker(Closeable):
 
     Args:
         store: The store's directory, created if missing; None for a temporary one, which `close` removes.
-        policy: Its behaviour: a preset's name (see `longpoll policies`), optionally followed by `+KNOB=VALUE`, or
-            your own policy.
+        policy: The broker's behaviour: a preset's name (see `longpoll policies`), optionally followed by
+            `+KNOB=VALUE`, or your own policy.
         port: The broker's port on 127.0.0.1; 0 takes any free port.
         name_server_port: The name server's port on 127.0.0.1; 0 takes any free port.
         record: A directory for a history that `longpoll.judge` can check; an existing history is continued.
         config: Names, limits and times of the broker.
         store_config: Sizes and times of the store.
-        hooks: Called around each request; see `longpoll_broker.io.processors.RpcHook`.
+        hooks: Hooks that the broker calls before and after each request; see
+            `longpoll_broker.io.processors.RpcHook`.
 
     Raises:
         UserError: A port is taken, no policy has this name, or the store is in use or not a store.

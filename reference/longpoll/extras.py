@@ -53,7 +53,7 @@ def missing(error: BaseException, command: str = "") -> str | None:
     if name not in PACKAGES:
         return None
     extra = COMMANDS.get(command, PACKAGES[name])
-    # The extra `services` has the clients of all services, so it also brings the missing one.
+    # The extra `services` includes the extra `testing` of the command `kit`, and the clients of all services.
     extra = "services" if PACKAGES[name] == "services" else extra
     # Two commands can use Spark, and the extra `spark` includes the packages that each of these commands needs.
     extra = "spark" if PACKAGES[name] == "spark" and "spark" not in extra else extra

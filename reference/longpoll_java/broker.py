@@ -97,9 +97,9 @@ class JavaBroker:
 
         Args:
             jars: The broker's and Byteman's jars.
-            stage: The stage that the broker's threads ask at gates.
+            stage: Decides at each breakpoint whether the broker's thread may continue.
             lmq: Whether the broker has light message queues.
-            script: Byteman's rules; by default a gate at every location; an empty text for no agent at all.
+            script: Byteman's rules. Default: a breakpoint at every location. With an empty text, no agent runs.
             options: More options for the Java runtime.
             master: The broker's master, if it is a slave that may act as master.
         """

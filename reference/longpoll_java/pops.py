@@ -95,7 +95,7 @@ def _shown(trace: Trace) -> tuple[Move, ...]:
         # The scanner waits until the message is announced. Otherwise the scanner could take the pop out of the table,
         # and the announcement would not wake it.
         announced = Move("free", gates=("look", "done")), Move("until", DISPATCHER, ("done",)), Move("free")
-        # The scan has checked the pop before, but the pop reads only after its deadline.
+        # The scan checks these pops before their deadlines, but their threads read only after the deadlines.
         waiting = _clients(trace, "held")
         return *announced, *(Move(kind, slot=each) for each in waiting for kind in ("expired", "look"))
     if trace.property_name == "nothing_dropped":

@@ -98,8 +98,7 @@ class Load:
     messages: int
     seed: int
     rest_s: float
-    """For how many seconds nothing is sent after half of the messages, so that scans and deadlines reach waiting pulls.
-    """
+    """The seconds without sends after half of the messages, so that scans and deadlines reach waiting pulls."""
     hold_ms: int
     on_progress: Callable[[int], None]
     _selector: selectors.BaseSelector = field(factory=selectors.DefaultSelector)
@@ -310,7 +309,7 @@ def lines_of(trace: Path, topic: str) -> Iterator[Line]:
 
 @define(eq=False)
 class _Maker:
-    """Derives steps from lines. Invariant: `before` has the last line of each thread, if a step may begin there."""
+    """Derives steps from lines. Invariant: `before` has each thread's last line, if a step may begin with that line."""
 
     seen: Seen
     steps: dict[int, list[Step]] = field(init=False)
@@ -456,8 +455,7 @@ class Size:
     seed: int
     """The seed of the pauses between sends."""
     rest_s: float
-    """For how many seconds nothing is sent after half of the messages, so that scans and deadlines reach waiting pulls.
-    """
+    """The seconds without sends after half of the messages, so that scans and deadlines reach waiting pulls."""
     delayed_percent: int = 0
     """The percentage of arrivals at breakpoints that are delayed by some milliseconds."""
     scan_ms: int = SCAN_MS

@@ -103,7 +103,7 @@ def play(broker: JavaBroker, schedule: Schedule) -> Played:
 
 @define(eq=False)
 class _Player:
-    """One replay. Invariant: `stage` stops only threads that serve this replay's topic and pulls, and scan rounds."""
+    """One replay. Invariant: `stage` stops threads only in scan rounds and at this replay's topic and pulls."""
 
     broker: JavaBroker
     schedule: Schedule
@@ -306,7 +306,7 @@ class _Player:
 
     @property
     def _parent(self) -> str:
-        """Return the topic to send to, because a light message queue is filled from another topic."""
+        """The topic to which messages are sent: a light message queue is filled through a topic with another name."""
         return self.topic.removeprefix(LMQ)
 
     def send(self, move: Move) -> str:
@@ -343,7 +343,7 @@ class _Player:
         return ""
 
     def pop(self, move: Move) -> str:
-        """Send a pop. All pops belong to one group, and expire in the order of `number`, in milliseconds."""
+        """Send a pop. All pops belong to one group, and expire in the order of the moves' `number`, in milliseconds."""
         slot = self.slots.setdefault(move.slot, _Slot(self._parent))
         if slot.peer is None or not slot.peer.is_open:
             slot.peer = self.stage.connect(self.broker.address)
@@ -446,7 +446,7 @@ class _Player:
 
     @staticmethod
     def _least(number: int, address: tuple[str, int]) -> dict[str, str]:
-        """Return a name server's message about the least id in a group (`NotifyMinBrokerIdChangeRequestHeader`)."""
+        """Return the fields of a message about a group's least broker id (`NotifyMinBrokerIdChangeRequestHeader`)."""
         return {"minBrokerId": str(number), "brokerName": "java-broker", "minBrokerAddr": "{}:{}".format(*address)}
 
     def broke_off(self, _move: Move) -> str:
@@ -478,7 +478,7 @@ class _Player:
 
     def tick(self, move: Move) -> str:
         if not any(self._waits(slot) for slot in self.slots.values()):
-            # Only the scan counts time in this run, and another move waits for the scan.
+            # In this run only the scan counts ticks, and another move waits for the scan.
             return "no pull waits, so no time has to pass"
         if not self.ticks:
             self.anchor_s = max(self.anchor_s, time.monotonic() - JUST_S)

@@ -160,7 +160,7 @@ def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
 def _before(trace: Trace) -> tuple[Move, ...]:
     """Return the moves before the run, which end with a wait for a scan.
 
-    They create the topic, and a bucket for each queue that is scanned while it is empty.
+    The moves create the topic, and a bucket for each queue that is scanned while it is empty.
     """
     held: set[int] = set()
     primed: list[int] = []
@@ -279,7 +279,7 @@ class _Maker:
         yield Move("send", queue=self._shown_as(action))
 
     def _shown_as(self, action: Action) -> int:
-        """Return the queue to send to.
+        """Return the queue to which the run's next message is sent.
 
         The dispatcher follows the order of the log, so the n-th message sent must be the n-th that becomes visible.
         """

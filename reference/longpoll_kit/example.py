@@ -241,7 +241,7 @@ class Example:
         """Let a poll wait until its deadline. A message in the queue `other` must not end the wait."""
         ask = self._expire(queue, timeout_ms, place, other)
         if ask.is_suspected:
-            # Repeat the step, because a slow service will be late again and a host pause is over.
+            # Repeat the step: a slow service will be late again, but a host pause is over.
             self._expire(queue, timeout_ms, place, other)
         tried = 1
         while self._was_not_held(ask):
@@ -320,8 +320,8 @@ class Example:
     def fall_silent(self, queue: Queue, count: int) -> str:
         """Let clients send polls without reading the answers, and check that the service still serves other clients.
 
-        After the deadlines of these polls, other clients of the same queue must be served too. At the end the silent
-        clients read their answers, which may be anything, so that no connection stays open.
+        After the deadlines of the unread polls, other clients of the same queue must be served too. At the end the
+        silent clients read their answers, which may be anything, so that no connection stays open.
         """
         self._end_polls(queue)
         first = self._first(queue, "end")

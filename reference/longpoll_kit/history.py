@@ -21,10 +21,7 @@ from longpoll_runtime import Lock, Runtime
 
 
 class History(Protocol):
-    """A history that is being written, such as `longpoll.HistoryWriter`.
-
-    Its timestamps come from the host's monotonic clock.
-    """
+    """A history that is being written, such as `longpoll.HistoryWriter`; its times are from the monotonic clock."""
 
     def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
         """Record that the service acknowledged a message to its publisher."""

@@ -39,7 +39,7 @@ Arguments = ParamSpec("Arguments")
 Extreme: TypeAlias = "tuple[str, str, Callable[[LongPollMachine], None]]"
 """A step at the limits of an axis (such as the number of polls): the axis, the value that the step reaches, the step.
 
-If the value is empty, the step returns it. Later steps of an axis reach larger values."""
+If the value is empty, the step returns the value that it has reached. Later steps of an axis reach larger values."""
 
 
 def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concatenate[Any, Arguments], None]:
@@ -120,7 +120,7 @@ class LongPollMachine(RuleBasedStateMachine):
     visible_ms: ClassVar[int] = 0
     """How long a message may stay invisible to polls after its publish was acknowledged."""
     long_ms: ClassVar[int] = 2_000
-    """The timeout of most polls; nearly all of these polls are answered long before it."""
+    """The timeout of most polls, nearly all of which are answered long before their deadlines."""
     short_ms: ClassVar[tuple[int, ...]] = (10, 50, 300)
     """The timeouts of polls that wait until their deadlines, from the most frequent to the rarest."""
     burst: ClassVar[int] = 1_100
@@ -142,7 +142,7 @@ class LongPollMachine(RuleBasedStateMachine):
         cls.TestCase = type(f"{cls.__name__}.TestCase", (MachineTestCase,), names)  # type: ignore[assignment]
 
     def __init__(self, run: Run | None = None) -> None:
-        """Begin an example. It belongs to `run`, or stands alone if `run` is None."""
+        """Begin an example of `run`, or an example without a run if `run` is None."""
         super().__init__()
         self._steps: list[str] = []
         self._calls: list[str] = []

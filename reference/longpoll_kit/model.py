@@ -49,7 +49,10 @@ class Allowances:
         return ask.begun_ns + (ask.timeout_ms - self.early_ms) * MS
 
     def earliest_end_ns(self, ask: Ask) -> int:
-        """The earliest time of an empty answer. If a message is present before this time, the answer must return it."""
+        """The earliest time at which a poll may get an empty answer.
+
+        If a message is present before this time, the answer must return the message.
+        """
         return ask.begun_ns if self.may_answer_early else self.deadline_ns(ask)
 
 
@@ -66,7 +69,7 @@ class Message:
     taken_by: Ask | None = None
     """The poll that got this message from a consuming service."""
     in_doubt: bool = False
-    """Whether a poll that ended without an answer may have taken this message. If so, no other poll need get it."""
+    """Whether a poll without an answer may have taken this message, so that no other poll has to get it."""
     read_ns: int | None = None
     """When the reader's acknowledgement of this message returned; only for a service with `acknowledge`."""
 
@@ -266,7 +269,7 @@ class NewestQueue(OffsetQueue):
     """A queue whose polls get the newest message after their position, and possibly some messages before it."""
 
     def _judge_bodies(self, ask: Ask, bodies: Sequence[bytes]) -> Sequence[Message]:
-        """Check that the messages are in order, and that the last is at least as new as the newest before the poll."""
+        """Check that the messages are in order, and the last one is no older than any message from before the poll."""
         by_body = {message.body: message for message in self.messages}
         found: list[Message] = []
         for body in bodies:
@@ -304,7 +307,7 @@ class ConsumingQueue(Queue):
     redelivery_ms: int | None = None
     """How long after a delivery a message may be delivered again; None if the service never delivers it again."""
     client_ends_wait: bool = False
-    """Whether a poll that ended empty may still have taken a message that arrived at its end."""
+    """Whether a poll that ended empty may still have taken a message that arrived at the poll's end."""
     _by_body: dict[bytes, Message] = field(factory=dict)
     _answers: dict[str, list[tuple[Ask, int]]] = field(factory=dict)
     """Maps each key to its answered polls, with the highest message number that each poll took."""

@@ -1,7 +1,8 @@
 """The interface to implement for a service under test: publish, poll, and optional abilities.
 
 A queue is a named, ordered sequence of messages, which exists once it is named. A poll requests messages of one queue.
-A poll is answered at once if the queue has such messages; otherwise when a message arrives or its deadline passes.
+The service answers at once if the queue has the requested messages. Otherwise it holds the poll, and answers when a
+message arrives or when the poll's deadline passes.
 
 The subject starts the service itself, usually in its `__init__` or in its module.
 """
@@ -124,8 +125,8 @@ class LongPollSubject(Protocol):
     def cancel(self, handle: Any) -> None:  # noqa: ARG002 - who derives takes it
         """Cancel a poll. Return when the service can no longer give this poll a message.
 
-        The poll's `finish_poll` then returns the messages that it got before, or none if the service gave it none. If
-        the subject cannot know this, `finish_poll` raises any exception.
+        The poll's `finish_poll` then returns the messages that the service had given to the poll, possibly none. If the
+        subject cannot know these messages, `finish_poll` raises any exception.
         """
         raise _not_written("cancel")
 

@@ -127,7 +127,7 @@ POSITION: Final = {"start": DUE, "each": WALKING, "end": WALKING}
 
 
 def can_go(actor: Actor) -> bool:
-    """Whether an actor waits for no lock."""
+    """Whether an actor can run, because it does not wait for a lock."""
     return getattr(actor.waits_for, "owner", None) is None
 
 
@@ -173,7 +173,7 @@ class Slot:
 
 @define(eq=False)
 class Lockstep:
-    """One run next to the specification's state. Invariant: run and state match between two moves."""
+    """A run of the hold service next to the specification. Invariant: between two moves, their states match."""
 
     model: Model
     law: Successors
@@ -394,7 +394,7 @@ class Lockstep:
         self.service.assert_tidy(settled=not any(walk.unsettled for walk in self.walks.values()))
 
     def begin(self, name: str) -> set[str]:
-        """Start a notifier and run it to its first scheduling point; a scanner may have nothing to do."""
+        """Start a notifier, and run it to its first scheduling point; returns its actions in the specification."""
         if name == "scanner":
             self.next_scan_ms = self.now_ms + self.bounds.scan_ticks
         self.actors[name] = self.scheduler.spawn(name, self.dispatch if name == "dispatcher" else self.scan)

@@ -1,7 +1,7 @@
 """Makes the real hold service follow a run of the specification: turns a counterexample into a schedule.
 
 The code has a coarser granularity than the specification, so one move may take several steps of the run, or none. The
-search tries every schedule that stays on the run until a schedule reaches its end.
+search tries the schedules that stay on the run until it finds one that reaches the run's end.
 
 This simulation has only one queue. It has no tags, channels, commits, crashes or roles.
 """
@@ -145,7 +145,7 @@ def _moves_after(model: Model, law: Successors, path: Sequence[Move]) -> list[Mo
 
 
 def _place_on(states: Sequence[Packed], done: int, state: Packed) -> int | None:
-    """Return how many steps of the run lead to this state; None if the specification has left the run."""
+    """Return how many steps of the run lead to this state; None if none of the run's next states is this state."""
     for place in range(done, min(done + STEPS_MAX + 1, len(states))):
         if states[place] == state:
             return place
@@ -192,7 +192,7 @@ def _words(world: Lockstep, move: Move) -> str:
 def under(policy: Policy, trace: Trace, without: Container[str] = ()) -> tuple[Trace, Action | None]:
     """Return the longest prefix of a run that another policy allows, and the first action that it does not allow.
 
-    Actions of the run in `without`, which the other policy does not have, are left out.
+    The run's actions in `without`, which the other policy does not have, are skipped.
     """
     model = specification_of(policy, trace.model.bounds)
     law = successors(model)

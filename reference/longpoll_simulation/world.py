@@ -125,8 +125,8 @@ class Strategy:
     def choose(self, world: World) -> Actor:
         """Choose from the two or more actors in `world.ready`, possibly `world.current`.
 
-        This method may set `world.ask_at` to the number of a scheduling point. While the chosen actor can run, it is
-        not called before that point.
+        This method may set `world.ask_at` to the number of a scheduling point. While the chosen actor can run, the
+        method is not called before that point.
         """
         return world.current or world.ready[0]
 
@@ -164,7 +164,7 @@ class World:
     """The total duration of pauses so far, ms."""
     current: Actor | None = None
     last: Actor | None = None
-    """The last actor that ran, which may have just begun to wait or ended."""
+    """The last actor that ran, which may have just ended or begun to wait."""
     ready: list[Actor] = field(factory=list)
     actors: list[Actor] = field(factory=list)
     """All actors so far, in the order of their numbers."""
@@ -409,8 +409,8 @@ class World:
         if not actor.greenlet:
             self._leave(actor)
             return
-        # While it ends, the actor may release locks and close things, without scheduling points and effects on other
-        # processes.
+        # While an actor ends, it may release locks and close connections, but without scheduling points and without
+        # effects on other processes.
         self.over = True
         actor.greenlet.parent = current_greenlet()
         actor.greenlet.throw(AbandonedError)

@@ -36,12 +36,12 @@ class Said:
 
 
 def violated(one: Seen, why: str) -> Said:
-    """A violation: no choice of times within the intervals satisfies the clause."""
+    """Return a violation, because no choice of times within the intervals satisfies the clause."""
     return Said("violated", one.source, why)
 
 
 def unknown(one: Seen, why: str) -> Said:
-    """A possible violation: some choice of times within the intervals satisfies the clause."""
+    """Return a possible violation, because only some choices of times within the intervals satisfy the clause."""
     return Said("unknown", one.source, why)
 
 
@@ -121,7 +121,7 @@ def is_own(record: Record) -> bool:
 
 
 def has_rolled(record: Record, request: Seen, answer: Seen) -> bool:
-    """Whether code 19 gives an offset after a missing log file, as RocketMQ may do."""
+    """Whether an answer with code 19 (PULL_NOT_FOUND) may skip a missing log file, as RocketMQ may do."""
     skips = answer.offset_min <= request.offset < min(answer.offset_next, answer.offset_max)
     return answer.code == 19 and skips and not is_inside(record, request.source) and not is_own(record)
 
@@ -133,13 +133,16 @@ def may_be_slave(record: Record, request: Seen) -> bool:
 
 
 def may_be_sent_away(record: Record, request: Seen, answer: Seen) -> bool:
-    """Whether a slave may have answered 20, to send the pull to its master; a reset offset has the bounds 0."""
+    """Whether a slave may have answered 20 (PULL_RETRY_IMMEDIATELY) to send the pull to its master.
+
+    A slave's answer leads beyond the queue's end only if the slave reset the offset; then `offset_max` is 0.
+    """
     leads_past = answer.offset_next > max(request.offset, answer.offset_max) and answer.offset_max != 0
     return answer.code == 20 and not leads_past and may_be_slave(record, request)
 
 
 def may_follow(record: Record, request: Seen) -> bool:
-    """Whether a slave may answer the pull under the name of its master, because another observer sees the name too."""
+    """Whether the pull may go to a slave that has its master's name, because a second observer may watch the master."""
     senders = _senders(record, request.broker)
     of_master = {
         one.source
@@ -163,7 +166,7 @@ def is_inside(record: Record, source: str) -> bool:
 
 
 def policy_says(record: Record, name: str, value: str, *, unnamed: bool) -> bool:
-    """Whether every policy of the history has this value of a knob; `unnamed` if a policy is unknown."""
+    """Whether every policy of the history has this value of a knob; returns `unnamed` if a policy is unknown."""
     for text in record.policies:
         preset, *knobs = text.split("+")
         if preset not in PRESETS:
@@ -178,7 +181,7 @@ def policy_says(record: Record, name: str, value: str, *, unnamed: bool) -> bool
 
 
 def restarts(record: Record, broker: str) -> list[tuple[int, int]]:
-    """Intervals in which a broker may have been restarted, because no client was connected for a second or more."""
+    """Return the intervals in which a broker may have been restarted: no client was connected for a second or more."""
     if broker not in record.restarts:
         tellers = {one.source for one in record.events if one.broker == broker}
         inside = any(is_inside(record, source) for source in tellers)
@@ -231,7 +234,7 @@ def ended_in_order(record: Record, source: str) -> bool:
 
 
 def kills(record: Record, broker: str) -> list[tuple[int, int]]:
-    """Return the restarts of a broker that some observer did not see preceded by an orderly stop."""
+    """Return the restarts of a broker before which some observer saw no orderly stop."""
     tellers = {one.source for one in record.events if one.broker == broker}
     found = []
     for since, until in restarts(record, broker):
@@ -348,7 +351,7 @@ def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
 
 
 def holds(record: Record) -> list[Seen]:
-    """Hold events that name the queue of their request; other hold events are ignored."""
+    """Return the hold events that name the queue of their request; other hold events are ignored."""
     places = {(one.about, one.place) for one in record.of("request_received") if is_sole(record, one)}
     return [one for one in record.of("hold") if (one.about, one.place) in places]
 

@@ -118,7 +118,7 @@ class Agreement:
         return self.pairs.total()
 
     def share(self, verdict: str, second: str = "", *, sound: bool = False) -> float:
-        """Return the share of histories with this verdict of the judge, among those with `second` as second verdict.
+        """Return the share of a verdict of the judge, among the histories with the second judge's verdict `second`.
 
         `sound` counts only histories that were valid before the fault.
         """

@@ -82,7 +82,7 @@ def _may_be_lost(record: Record, first: Seen, second: Seen) -> bool:
 
 
 def _sends(record: Record, shown: Shown) -> list[Seen]:
-    """The sends of a message, once for each time that a send lists it."""
+    """Return each send of a message, as often as the send lists the message."""
     asked = [one for one in record.of("request_received") if one.code in SENDS and not is_sent_back(one.topic)]
     return [one for one in asked if one.topic == shown.event.topic for each in one.ids if each == shown.id]
 

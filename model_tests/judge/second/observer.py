@@ -31,7 +31,7 @@ DEFAULTS: Final = {
 class Sight:
     inside: bool = True
     tail_lost: int = 0
-    """The largest number of events that the recorder of a killed broker loses at its end."""
+    """The largest number of last events that the recorder of a killed broker loses."""
     holes: int = 0
     """The number of gaps, each a run of unrecorded events that a `lost` event may report."""
     steps: int = 0

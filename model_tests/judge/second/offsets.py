@@ -24,9 +24,9 @@ from model_tests.judge.second.reading import FAR, LATE_NS, PULLS, QUERY, READS, 
 from model_tests.judge.second.waits import over
 
 DELETIONS: Final = (207, 215)
-"""Requests (deletion of a group and of a topic) after which a group has no offset.
+"""Requests after which a group has no offset: deletions of a group (207) and of a topic (215).
 
-After the other kinds of reset, the group may have any offset."""
+After any other kind of reset, the group may have any offset."""
 UNANSWERED_NS: Final = 2_000 * MS
 """The longest time a request without a recorded answer may be in progress."""
 ANSWER_NS: Final = UNANSWERED_NS + LATE_NS

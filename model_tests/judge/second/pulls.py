@@ -326,7 +326,10 @@ def min_below_max(record: Record) -> Iterator[Said]:
 
 
 def _successive(record: Record) -> Iterator[tuple[Seen, Seen, Seen]]:
-    """Yield pairs of answers about a queue in one run of its broker, the second of which was certainly read later."""
+    """Yield (earlier answer, later answer, later request) about a queue in one run of its broker.
+
+    The second answer was certainly read after the first.
+    """
     told = [pair for pair in read_answers(record) if pair[1].connection]
     lives = _lives_of_connections(record)
     for asked, earlier in told:

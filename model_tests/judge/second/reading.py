@@ -31,7 +31,7 @@ DISORDER_NS: Final = 50 * MS
 """The largest time between a missing event and the events whose numbers are next to its number."""
 FAR: Final = 1 << 62
 NO_WIDTH: Final = 1 << 61
-"""Widths of intervals that are this large or larger count as damage."""
+"""An interval of this width or more counts as damage."""
 Queue = tuple[str, str, int]
 NOBODYS: Final[Queue] = ("", "", -2)
 """The queue of an answer that matches several requests."""

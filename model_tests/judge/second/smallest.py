@@ -15,7 +15,7 @@ QUEUE: Final[Told] = {"topic": "T", "queue": 0}
 def strictly(
     *sources: Sequence[Told], clock: str = MONOTONIC, policy: str = "strict", declared: Told | None = None
 ) -> History:
-    """A history of the sources `b#0`, `b#1`, ... of broker `b`; an event's `at` is its time in ms."""
+    """Return a history of the sources `b#0`, `b#1`, ... of broker `b`; an event's `at` is its time in ms."""
     headers: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     for number, told in enumerate(sources):

@@ -94,7 +94,7 @@ def show(
 
 
 def reason(identity: Identity) -> str:
-    """The policy that the broker is compared with, and the reason."""
+    """Return the name of the policy with which the broker is compared, and why this policy was chosen."""
     other = "" if identity.how == "given" else "; --policy NAME chooses another"
     with_ = f" with {', '.join(identity.knobs)}" if identity.knobs else ""
     return f"{identity.policy}{with_}, because {identity.why}{other}"

@@ -34,7 +34,7 @@ DRAWN_S: Final = 10.0
 
 
 def bound(option: str, name: str, most: int, text: str, least: int = 0) -> Callable[[Decorated], Decorated]:
-    """An option for a field of the bounds, or for a limit in milliseconds."""
+    """Return a decorator that adds an integer option, for a field of the bounds or for a limit in milliseconds."""
     default = getattr(DEFAULTS, name, 0)
     return click.option(option, name, type=Whole(least, most), default=default, show_default=True, help=text)
 

@@ -46,7 +46,7 @@ class Format(click.Choice[str]):
     """The output formats. For the name of a removed format, the error names the replacement."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the format; fails with click's error, or with the sentence about a removed format."""
+        """Return the format; an unknown format is a usage error, which names the replacement of a removed format."""
         if value == "itf":
             self.fail("itf is no longer written; --json has every variable in every state", param, ctx)
         return super().convert(value, param, ctx)
@@ -173,7 +173,7 @@ def _told(token: str, on: str, verdict: str, said: str, **more: Any) -> dict[str
 
 
 def _promised(trace: Trace) -> list[str]:
-    """The property that the run violates according to the specification, with its sentence."""
+    """Return the name of the property that the run violates, and the specification's sentence about this property."""
     stated = (item for item in properties_of(trace.model) if item.name == trace.property_name)
     return [f"{item.name}: {item.sentence}" for item in stated]
 

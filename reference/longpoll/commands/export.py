@@ -48,7 +48,7 @@ class Target(click.Choice[str]):
     """The export formats. For the name of a removed format, the error names the replacement."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the format; fails with click's error, or with the sentence about a removed format."""
+        """Return the format; an unknown format is a usage error, which names the replacement of a removed format."""
         if value == "jani":
             self.fail("jani is no longer written; use promela or tla, or `longpoll oracle` from a program", param, ctx)
         return super().convert(value, param, ctx)

@@ -228,7 +228,7 @@ def _judged(paths: Sequence[Path | str], how: Mapping[str, Any]) -> Result:
 
 
 def _followed(paths: Sequence[Path | str], how: Mapping[str, Any], places: Places) -> Result:
-    """Follow until Ctrl-C or SIGTERM, with a line on stderr for each new finding."""
+    """Judge the growing histories until Ctrl-C or SIGTERM, and print a line on stderr for each new finding."""
     progress = Progress(sorted({absolute(path) for path in paths}))
 
     def say(line: str) -> None:
@@ -290,7 +290,7 @@ def _write_report(file: Path, result: Result) -> None:
 
 
 def _not_written(error: OSError, place: Path, what: str) -> Exception:
-    """Return the error to raise. A full disk is not the user's mistake, so it leads to exit code 3."""
+    """Return the error to raise for an unwritable output. A full disk leads to exit code 3, not to a user error."""
     if error.errno in NO_ROOM:
         return OSError(error.errno, error.strerror, str(place))
     return ReportNotWrittenError(f"cannot write {what}: {error.strerror}")

@@ -210,7 +210,7 @@ def check(
 
 
 def _only(option: str, allowed: Collection[str]) -> None:
-    """Raise `UserError` if the call has another option than `allowed`, because `option` excludes all others."""
+    """Raise `UserError` for an option that is not in `allowed`, because `option` excludes all other options."""
     context = click.get_current_context()
     given = [
         parameter.opts[-1]
@@ -352,7 +352,7 @@ def prove(
     changes = {key: value for key, value in own.items() if value is not None}
     chosen = smt_worlds.chosen(world_names, any_number=requests is None, changes=changes)
     record = None if smt_folder is None else _smt_writer(smt_folder)
-    # With `record` there is one process, which numbers the files of the queries.
+    # With `record`, only one process runs, because it numbers the query files.
     processes = len(os.sched_getaffinity(0)) if record is None else 1
     limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max, "record": record}
     try:

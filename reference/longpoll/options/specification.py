@@ -60,7 +60,7 @@ _SIZES: Final = {
 
 
 def size_options(*, queues: str, tags: str) -> Decorator:
-    """Add the numbers in bounds, passed together as `sizes`. `queues` and `tags` are help texts of two options."""
+    """Add an option for each size of the bounds, passed together as `sizes`; `queues` and `tags` are two help texts."""
     said = _SIZES | {"--queues": queues, "--tags": tags}
     names = [name[2:].replace("-", "_") for name in said]
 

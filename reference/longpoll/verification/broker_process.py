@@ -95,10 +95,10 @@ TIMEOUT_S: Final = 10.0
 
 
 class HostLatency:
-    """Repeats a small request until the end of its block. Invariant: its thread owns all attributes except `_ended`."""
+    """Measures round trips of a small request until its block ends. Its thread owns all attributes except `_ended`."""
 
     def __init__(self, runtime: Runtime, address: tuple[str, int], topic: str) -> None:
-        """Start to query the end of a queue of `topic`. The topic need not exist, because any answer counts."""
+        """Start to query the max offset of a queue of `topic`. The topic need not exist, because any answer counts."""
         self.worst_ms = 0.0
         """The longest round trip plus the longest delay of this process."""
         self.rounds = 0

@@ -40,8 +40,8 @@ SCAN_DRIFT: Final = 1.1
 """Limits allow this multiple of a scan period, because a period starts at the end of the last scan: RocketMQ's 5 s were
 measured as 5.0 to 5.3 s."""
 ECHOES: Final = 2
-"""The limits are raised by this multiple of the slowest echo (answer to a small request), because a wake crosses
-threads twice as often."""
+"""The limits are raised by this multiple of the slowest echo (answer to a small request), because a wakeup has to
+switch threads twice as often as an echo."""
 
 COARSE_MS: Final = 1_000
 """If the slowest answer to a small request takes longer than this, the test does not show that the broker is prompt."""
@@ -54,7 +54,7 @@ class Limits:
     wake_ms: float
     late_ms: float
     are_coarse: bool = False
-    """Whether small requests took so long that a broker within these limits is not shown to be prompt."""
+    """Whether small requests took so long that even a broker within these limits may not be prompt."""
 
     def __str__(self) -> str:
         return f"wake {self.wake_ms:g} ms, late {self.late_ms:g} ms"
@@ -132,10 +132,10 @@ def by_promises(
 
 
 def _is_of(finding: Finding, known: Declared) -> bool:
-    """Whether a finding and its consequences are behaviour that the policy permits.
+    """Whether the policy permits a finding and its consequences.
 
-    Only a pull that carries an older offset may set an offset back, so in a group whose pulls carry no offset, no
-    offset may go back.
+    Only a pull that carries an older offset may set an offset back. Therefore no offset may go back in a group whose
+    pulls carry no offset.
     """
     is_unexplained = finding.property == COMMIT_NEVER_REGRESSES and finding.group in BY_REQUESTS
     return not is_unexplained and all(one.property in known.broken for one in finding.told())

@@ -58,8 +58,8 @@ def races(
 ) -> Told:
     """Race for `seconds`; without `limits`, the host's latency during the race sets the limit for a wake.
 
-    `topic` must be new to the broker, whose process is `process_id` if known. Raises ClientError if it does not answer
-    at all, OSError if it cannot be reached.
+    `topic` must be new to the broker, whose process is `process_id` if known. Raises ClientError if the broker does not
+    answer at all, and OSError if the broker cannot be reached.
     """
     with HostLatency(runtime, address, topic) as echo:
         found = prepare(runtime, address, topic, QUEUE_IDS)
@@ -91,7 +91,10 @@ def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) 
 
 
 def forgotten(report: RaceReport, limit_ms: float, others: int) -> list[Delivery]:
-    """Return the deliveries whose delay without host pauses exceeds a limit, while other pulls were served."""
+    """Return the deliveries that exceed the limit without host pauses, while the broker served other pulls.
+
+    A delivery far above the limit (`ALONE_MS`) counts even if the broker served no other pulls.
+    """
     return [
         one
         for one in report.late

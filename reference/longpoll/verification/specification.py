@@ -71,7 +71,7 @@ def ours_holds() -> Iterator[Row]:
 
 
 def _folded(names: Sequence[str]) -> str:
-    """List the properties that hold vacuously, separately from those that hold or are proved."""
+    """Return the end of a sentence, which lists the properties that hold vacuously; empty if there are none."""
     return f"; vacuously true: {', '.join(names)}" if names else ""
 
 

@@ -102,7 +102,7 @@ class Verdicts:
     """The results of the load itself."""
     judged: Judged
     kept: Judged
-    """The findings without behaviour that the policy permits."""
+    """The findings, except those that the policy permits."""
     excused: Mapping[str, int]
     """Maps each property to the number of its permitted violations."""
 

@@ -45,14 +45,14 @@ class Places:
 
 @define(eq=False)
 class FindingReporter:
-    """The findings that were reported, and the file for new ones."""
+    """Reports each finding once: to people through `say`, and to the file of findings."""
 
     stream: Stream | None
     collector: FollowCollector
     say: Callable[[str], None]
     _heard: set[str] = field(factory=set)
     _left: set[str] = field(factory=set)
-    """Names of checks that were announced as reported only at the end."""
+    """The names of the checks for which a line has announced that they are reported only at the end."""
 
     def tell(self, result: Result) -> None:
         """Report the new findings of a judgement, and the verdict so far."""

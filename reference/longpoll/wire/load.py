@@ -1,11 +1,11 @@
 """A load with a known answer: producers and long-polling consumers over real sockets, with every delivery checked.
 
 Each producer sends one message after another, cycling through tags and queues. Each consumer is a group with its own
-tag expression and one pull in flight per queue, held while there is nothing. A message carries its send time, so its
-arrival gives the delivery time. Only RocketMQ's protocol is assumed of the broker.
+tag expression and one pull in flight per queue, which the broker holds until a message arrives. A message carries its
+send time, so its arrival gives the delivery time. Only RocketMQ's protocol is assumed of the broker.
 
-With `commits`, each pull of every second group commits the preceding offset, and each group queries its offsets now
-and then (`_Commits`).
+With `commits`, each pull of every second group commits the preceding offset, and each group queries its offsets now and
+then (`_Commits`).
 
 The judge checks the recorded history; `model_tests/bench` measures limits.
 """
@@ -84,7 +84,7 @@ class LoadReport:
     delivery_ms: Sequence[float]
     """For each delivery, the time from send to receipt, ascending."""
     problems: Sequence[str]
-    """Faults of the broker: a message duplicated, out of order, unrequested or unreadable, or missing for no reason."""
+    """Faults of the broker: a message that is duplicated, out of order, not requested, unreadable, or lost."""
     troubles: Sequence[str] = ()
     """Interruptions of the load: a closed connection, a missing answer, a rejection."""
     unknown_codes: frozenset[int] = frozenset()
@@ -101,7 +101,10 @@ class LoadReport:
 
 @define(eq=False)
 class _Run:
-    """State shared by the threads of a run. Invariant: it changes under `moved`, which is notified afterwards."""
+    """State shared by the threads of a run.
+
+    Invariant: a thread changes the state only while it holds `moved`, and then notifies `moved`.
+    """
 
     runtime: Runtime
     plan: LoadPlan
@@ -229,7 +232,7 @@ class _Consumer:
             self.run.moved.notify_all()
 
     def problems(self) -> list[str]:
-        """Return the unrequested messages of this group, and the missing ones if nothing interrupted the load."""
+        """Return a line for each queue and tag with too many or too few messages; empty if the load was interrupted."""
         tags = wanted_tags(self.expression)
         expected = Counter({key: count for key, count in self.run.sent.items() if key[1] in tags})
         return [
@@ -267,7 +270,8 @@ class _Commits:
     def answered(self, queue: int, offset: int) -> None:
         """Handle an answer to a pull of the queue; all messages below `offset` have come.
 
-        Every second query follows a commit of the offset, and every query in a group that commits only by requests.
+        At every fourth answer, the group queries its offset. In a group that commits only by requests it commits
+        `offset` first, and in other groups before every second query.
         """
         self._answers[queue] += 1
         if self._answers[queue] % ASKED_EVERY or queue in self._waiting:

@@ -1,15 +1,16 @@
 """A load that races each message against its waiting pull, which provokes the lost wakeup of #7358.
 
-In each round, every queue gets one message, and the pull for it at about the time when the message becomes visible.
-Rounds alternate between single queues and all queues in one write, so that the dispatcher wakes up while the broker
-reads pulls. Nothing else happens on a queue until its message arrives. Therefore no later message repairs a lost
-wakeup, and the delivery waits for the broker's scan or the pull's deadline. One thread measures every delivery; a
-control thread distinguishes a late delivery from a host pause. The load works with any broker, with or without a proxy.
+In each round, every queue gets one message, and one pull at about the time when the message becomes visible. Rounds
+alternate between single queues and all queues in one write, so that the dispatcher wakes up while the broker reads
+pulls. Nothing else happens on a queue until its message arrives. Therefore no later message repairs a lost wakeup, and
+the delivery waits for the broker's scan or the pull's deadline. One thread measures every delivery; a control thread
+distinguishes a late delivery from a host pause. The load works with any broker, with or without a proxy.
 
 When to pull (`PullTiming`): a pull that is held before its message arrives gets its answer one wake time after the
 message was written. A pull that arrives later gets its answer one trip time after the pull was written. The race
-happens where both coincide: the wake time minus the trip time after the message. The wake time and the trip time are
-followed as medians, so they include the delays of proxy, network and load.
+happens if both answers would come at the same time, so the pull is written after the message by the difference between
+the wake time and the trip time. Medians estimate the wake time and the trip time, so they include the delays of proxy,
+network and load.
 
 The topic (`prepare`): before the race, each queue gets its first message, for which a broker creates files, and the
 race reads this message. A topic that a send creates has at most as many queues as the default topic: 8, unless
@@ -60,7 +61,7 @@ class RacePlan:
     patience_ms: float = 30_000.0
     """The race stops waiting for an answer after this many ms."""
     connection_count: int = 4
-    """A message and its pull may use the same connection, or two that different broker threads serve."""
+    """The number of connections: with several, different broker threads may serve a message and its pull."""
     seed: int = 0
 
 
@@ -138,16 +139,16 @@ GAP_MS_MAX: Final = 50.0
 
 @define
 class PullTiming:
-    """Draws gaps, from a message's write to its pull's. Invariant: `wake_ms` and `trip_ms` are positive."""
+    """Draws the time from writing a message to writing its pull. Invariant: `wake_ms` and `trip_ms` are positive."""
 
     gap_ms: float
-    """The width of the rounds that ignore the estimate."""
+    """The longest time that is drawn in rounds that ignore the estimate."""
     wake_ms: float = 1.0
     trip_ms: float = 0.5
 
     @property
     def middle_ms(self) -> float:
-        """The centre of the race; negative if a trip takes longer than a wake."""
+        """The estimated time of the race after the message's write; negative if a trip takes longer than a wake."""
         return max(-GAP_MS_MAX, min(GAP_MS_MAX, self.wake_ms - self.trip_ms))
 
     def draw(self, sequence: random.Random) -> float:
@@ -522,8 +523,8 @@ def race(
 
     The topic must exist. `queues` maps queue ids to the offset of the next message; by default the plan's queues from 0
     on are used, each at `first_offset`. `process_id` is the broker's, to separate its waits for a processor from its
-    own delays. `progress` gets the seconds so far. Faults of the broker are in the report; raises OSError if it cannot
-    be reached.
+    own delays. `progress` gets the seconds so far. Faults of the broker are in the report; raises OSError if the broker
+    cannot be reached.
     """
     offsets = dict.fromkeys(range(plan.queue_count), first_offset) if queues is None else queues
     with ExitStack() as stack:

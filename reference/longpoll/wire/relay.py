@@ -1,7 +1,7 @@
 """A relay between clients and a broker that fails on request.
 
-The relay passes bytes on, but replaces the broker's address in a name server's answers by its own (`rewrites`), so that
-a client opens all connections through the relay.
+The relay passes bytes on, except that it writes its own address over the broker's address in a name server's answers
+(`rewrites`), so that a client opens all connections through the relay.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def files_of(
     sentences: Sequence[str],
     wrong: Sequence[str],
 ) -> dict[str, str]:
-    """Maps the name of each file to its text. `sentences` describe the steps of the run, and `wrong` the violation."""
+    """Map the name of each file to its text. `sentences` describe the steps of the run, and `wrong` the violation."""
     steps = "".join(f"{number}. {sentence}\n" for number, sentence in enumerate(sentences, 1))
     conf = {"broker.conf": settings_of("{home}", "{port}", lmq=schedule.lmq)}
     if schedule.slave:

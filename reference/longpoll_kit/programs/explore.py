@@ -1,4 +1,4 @@
-"""Try every schedule up to a bound, the shortest first, then extreme and random ones, and shorten one that fails.
+"""Try every schedule up to a bound, the shortest first, then extreme and random ones; shorten a failing schedule.
 
 A play of a schedule consists of a reset, the steps, and ticks at the end until every owed answer is due. Steps that
 continue a paused message are not counted. In a *plain* schedule, a message that stops at a scheduling point continues
@@ -59,7 +59,7 @@ Name = TypeVar("Name")
 
 
 class Driven(Partner, Protocol):
-    """The program side of a search, which also provides its error output."""
+    """The program's side of a search, with access to the program's standard error."""
 
     def complaint(self) -> str:
         """Return the last bytes of the program's standard error."""
@@ -333,7 +333,7 @@ def _is_odd(before: Played, played: Played) -> bool:
 
 
 def _walk(path: list[tuple[list[Step], int]], bounds: Bounds, moves: int, *, plain: bool) -> Chooser:
-    """Return a chooser that follows the path and then always takes the first choice; it records the others."""
+    """Return a chooser that follows the path, then always takes the first choice, and records the other choices."""
     depth = itertools.count()
 
     def choose(order: Schedule) -> Step | None:

@@ -137,7 +137,7 @@ class Pull(Ask):
 
     connection: int = field(default=0, kw_only=True)
     owed_since_ms: int | None = field(default=None, kw_only=True)
-    """Since when, in ms, a message for this pull has been present while no message was paused."""
+    """The time, in ms, since which a message for this pull has been present and no message has been paused."""
 
     @property
     def deadline_ms(self) -> int:

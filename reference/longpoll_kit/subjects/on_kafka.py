@@ -1,7 +1,7 @@
 """Kafka: fetches of confluent-kafka read a topic from an offset. Share groups: `kafka_share`.
 
-Promised by kafka.apache.org/documentation (design; `fetch.min.bytes`, `fetch.max.wait.ms`): a fetch from an offset gets
-the messages from there on in order, and waits if there are none. The client fetches in the background, so the client
+Promised by kafka.apache.org/documentation (design; `fetch.min.bytes`, `fetch.max.wait.ms`): a fetch gets the messages
+from an offset on, in order, and waits if there are no messages. The client fetches in the background, so the client
 keeps the deadline of a poll.
 """
 

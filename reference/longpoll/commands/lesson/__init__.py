@@ -1,4 +1,4 @@
 """`longpoll lesson`: shows the lessons' exercises and checks answers.
 
-The command computes a right answer if possible: it replays a run, explores a policy, or runs a program.
+If possible, the command computes the right answer by replaying a run, exploring a policy, or running a program.
 """

@@ -148,7 +148,7 @@ class Schedule:
     """The blocked threads and what each waits for; empty if all threads have ended."""
 
     def story(self, path: Path) -> str:
-        """The lines with their text, one column per thread."""
+        """Return the executed lines with their text, in one column per thread."""
         width = max(len(name) for name, _ in self.lines)
         told = [(name, line, linecache.getline(str(path), line).strip()) for name, line in self.lines]
         return "\n".join(f"  {name:{width}}  line {line:3}  {text}" for name, line, text in told)

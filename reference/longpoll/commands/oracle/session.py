@@ -60,12 +60,13 @@ class CompiledSpecification:
     reader: StepReader = field(init=False)
     always: tuple[Property, ...] = field(init=False)
     closing: dict[str, list[tuple[str, Bool]]] = field(factory=dict)
-    """Maps a step's label to the properties that the step may violate, each with the condition on the state before the
-    step."""
+    """Maps a step's label to pairs of a property and a condition: the step violates the property if the condition is
+    true in the state before the step."""
     _is_well: Bool = field(init=False)
     _broken: dict[Packed, frozenset[str]] = field(factory=dict)
     _may_break: dict[str, Bool] = field(factory=dict)
-    """Maps a step's label to the disjunction of the step's conditions in `closing`, which is false for most steps."""
+    """Maps a step's label to the disjunction of the conditions in `closing`. The disjunction is false for most steps.
+    """
     _questions: dict[Bool, Question] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:

@@ -34,7 +34,7 @@ CUT: Final = Bounds("cut", requests=1, messages=1, aspects=frozenset({"truncate"
 
 
 def enough_to_break(answer: str) -> Grade:
-    """Grade the least number of requests that exceed a limit which the broker checks too early."""
+    """Grade the least number of requests with which a broker that checks its limit too early holds too many pulls."""
     given = number_of(answer)
     if not 1 <= given <= REQUESTS_MAX:
         return missing(f"the answer is between 1 and {REQUESTS_MAX}")
@@ -64,7 +64,7 @@ def cutoff(answer: str) -> Grade:
 
 
 def fair_enough(answer: str) -> Grade:
-    """Grade the fairness under which every pull of strict is answered."""
+    """Grade the fairness assumptions under which every pull of strict is answered."""
     chosen = chosen_of(answer, "assumption", (*ASSUMED, NOTHING)) - {NOTHING}
     found = left_open(chosen)
     if found is not None:

@@ -147,7 +147,7 @@ MUTANT_A_PROGRAM: Final = "a changed docs/lessons/mutant.py"
 
 
 def mutant_of(answer: str) -> Model:
-    """Return the model with the reader's `hold`; raises UserError if the program has none."""
+    """Return the model with the reader's `hold` as its action `hold`; raises UserError if the program has no `hold`."""
     path = program_of(answer)
     policy = load(str(path))
     own = policy.extension
@@ -157,7 +157,7 @@ def mutant_of(answer: str) -> Model:
 
 
 def broken_by(model: Model) -> tuple[Exploration, list[Verdict]]:
-    """Explore the model; return the exploration and its wrong verdicts, the shortest run first."""
+    """Explore the model; return the exploration and its `violated` or `unreached` verdicts, the shortest run first."""
     found = explore(model, properties_of(model), engine="python", limit_states=LIMIT_STATES)
     wrong = [verdict for verdict in found.verdicts if verdict.verdict in {"violated", "unreached"}]
     return found, sorted(wrong, key=lambda verdict: (verdict.depth is None, verdict.depth or 0))
@@ -175,7 +175,7 @@ def _parts(action: Action) -> tuple[int, dict[str, int]]:
 
 
 def told(wrong: Sequence[Verdict]) -> str:
-    """Name the violated properties, the shortest run first."""
+    """Return one line for each wrong verdict, with the property's name."""
     return "\n".join(f"{each.name} is {each.verdict}" for each in wrong)
 
 

@@ -122,12 +122,12 @@ def _counted(switches: int) -> str:
 
 
 def one_poll(answer: str) -> Grade:
-    """Grade a mailbox that loses no wakeup of one poll."""
+    """Grade the reader's mailbox, which must lose no wakeup while one thread polls."""
     return _said(program_of(answer), 1, 4)
 
 
 def two_polls(answer: str) -> Grade:
-    """Grade a mailbox that is right for two polls and two messages."""
+    """Grade the reader's mailbox, which must be right for two polling threads and two messages."""
     return _said(program_of(answer), 2, 1)
 
 
@@ -211,7 +211,7 @@ WAKE: Final = "pull.wake.prompt"
 
 
 def violations(recording: str, wake_ms: float | None = None) -> list[Finding]:
-    """Judge a recording and return the violations; `wake_ms` replaces the judge's limit of a wake."""
+    """Judge a recording and return the violations; `wake_ms` replaces the judge's limit for the time of a wakeup."""
     return [each for each in judge(recording, wake_ms=wake_ms).findings if each.verdict == "violated"]
 
 

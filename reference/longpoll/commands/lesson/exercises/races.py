@@ -131,7 +131,7 @@ def only_hold(answer: str) -> Grade:
 
 
 def two_lost(answer: str) -> Grade:
-    """Grade a run in which one put-back by a notifier loses the wakeups of both requests."""
+    """Grade a run in which both requests lose their wakeups in one step, when a notifier puts its list back."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_keep")
     if step is None:
