@@ -1,7 +1,7 @@
-"""Groups findings by cause: the judge reports one finding of each group and lists the rest below it.
+"""Groups findings by cause. The judge reports one finding of each group and lists the others below it.
 
-A finding has keys: the log events that would explain it if they were wrong, a missing message, a wrong answer, a late
-answer, and a silent connection. Findings that share a key, directly or through other findings, have one cause. A lost
+The keys of a finding name what could explain it: a wrong event of the log, a missing message, a wrong answer, a late
+answer or a silent connection. Findings that share a key, directly or through other findings, have one cause. A lost
 wakeup joins a group but does not link two groups: if one message failed to wake two pulls, there are two lost wakeups,
 unless the message itself is in doubt. If several answers were due at one time and all arrived late together, they have
 one cause: the host or the broker paused. The judge reports the strongest finding: violations before unknowns, then
@@ -33,9 +33,9 @@ from longpoll_judge.read.schema import order_of
 
 LOG_EVENTS: Final = ("append", "message_acknowledged", "message_seen", "make_visible")
 OF_CONNECTION: Final = frozenset({"answer.same_connection", "answer.open_connection"})
-"""Clauses whose violation is explained if the record lacks all traffic of one connection."""
+"""Clauses whose violations could all be explained by a connection whose traffic the record lacks."""
 OF_SILENCE: Final = frozenset({"pull.wake.prompt", "pull.answered", "pull.stop.answered", "commit.answered"})
-"""Clauses about a missing answer, which a silent connection may explain."""
+"""Clauses about a missing answer, which a connection without any recorded answer may explain."""
 ANSWERS: Final = frozenset(
     clause.id for clause in CLAUSES if clause.property in {ANSWER_IS_RIGHT, COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD}
 ) | {"send.delivered.after_request"}
@@ -45,8 +45,8 @@ OF_LATENESS: Final = frozenset({"pull.wake.prompt", "pull.deadline.met", "pull.a
 JOINING: Final = frozenset({"pull.wake.prompt"})
 """Clauses whose findings join a group of findings with one cause, but do not link two groups."""
 OF_FALLS: Final = frozenset({"pull.min.never_falls", "pull.max.never_falls", "pull.min.kept"})
-"""Clauses that later answers violate again for the same reason. Only the first such answer of each group is reported.
-"""
+"""Clauses that later answers violate again for the same reason, so that only the first answer of each group is
+reported."""
 OF_SOURCE: Final = frozenset({"law.step"})
 """Clauses that each source can violate only once, so the source is their only key."""
 OF_PAUSE: Final = frozenset(
@@ -80,7 +80,7 @@ RANKS: Final = (
 
 @frozen
 class Cause:
-    """A finding with its possible causes."""
+    """A finding with the keys of its possible causes."""
 
     finding: Finding
     keys: tuple[str, ...]
@@ -107,7 +107,7 @@ def keys_of(
 ) -> tuple[str, ...]:
     """Returns the keys of a finding about messages of a queue.
 
-    `roots` are events of the queue's log, `others` are events of requests.
+    `roots` contains events of the queue's log, and `others` contains events of requests.
     """
     blamed = ["\0".join(map(str, ("message", *place, offset))) for offset in messages]
     requests = [request_key(event) for event in others if event.get("request")] if clause in ANSWERS else []
@@ -134,7 +134,7 @@ def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
 
 
 def _lateness(finding: Finding) -> tuple[str, int, int] | None:
-    """Returns the source of a late answer, when it was due, and when it arrived; None if the finding is about none."""
+    """Returns a late answer's source, when it was due, and when it came; None if the finding is not about one."""
     of_it = [event for event in finding.evidence if event.get("request") == finding.request]
     asked = next((event for event in of_it if event["event"] == "request_received"), None)
     answer = next((event for event in of_it if event["event"] in {"answer_sent", "message_acknowledged"}), None)
@@ -205,7 +205,7 @@ class _Groups:
 
 
 def told_once(causes: Iterable[Cause]) -> list[Finding]:
-    """Returns one finding for each cause. The other findings with this cause are listed in it."""
+    """Returns one finding for each cause; its `follows` lists the other findings with the same cause."""
     ordered = sorted(_with_pauses(causes), key=lambda cause: (cause.finding.clause in JOINING, *_rank(cause)))
     groups = _Groups()
     for cause in ordered:
@@ -217,7 +217,7 @@ def told_once(causes: Iterable[Cause]) -> list[Finding]:
 
 
 def _with_first_falls(causes: Sequence[Cause]) -> Iterator[Cause]:
-    """Drop repeated findings about the fall of an end, because each window of a queue reports its own first fall."""
+    """Drop all but the first fall of each queue's end, because each window of a queue reports its own first fall."""
     falls = [cause for cause in causes if cause.finding.clause in OF_FALLS]
     falls.sort(key=lambda cause: cause.finding.window_end_ms, reverse=True)
     first = {_kind(cause.finding): cause for cause in falls}
@@ -275,7 +275,7 @@ WRONG: Final = "wrong"
 
 
 def identified(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings, each with its `id`. If two ids are equal, the second one gets a number."""
+    """Returns the findings, each with its `id`. If an id would repeat an earlier one, a number is added to it."""
     seen: Counter[str] = Counter()
     named = []
     for finding in findings:
@@ -287,7 +287,7 @@ def identified(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _name_of(finding: Finding) -> str:
-    """Returns the id of a finding, which depends on the events that the rule named, not on evidence added later."""
+    """Returns the id of a finding, made from the events that the rule named, not from evidence that was added later."""
     kind = LATE if finding.clause in OF_LATENESS else WRONG if finding.clause in ANSWERS else finding.clause
     events = sorted(finding.evidence, key=order_of)
     own = [event for event in events if finding.request and event.get("request") == finding.request]

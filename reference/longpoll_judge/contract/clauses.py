@@ -2,7 +2,7 @@
 
 Every finding and every gap names its clause by id. `docs/contract.md` prints these clauses and their definitions, and a
 test injects a fault for each clause. The clauses are judged by `answers`, `promptness`, `holding`, `order`, `ends`,
-`sends`, `commits`, `conformance` and `survey`. The clauses about pulls: `pulls`; about pops: `pops`.
+`sends`, `commits`, `conformance` and `survey`. The clauses about pulls are in `pulls`, and those about pops in `pops`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The clauses about pops, RocketMQ 5's requests for messages, and about the popped messages. Rules: `kernel.pops`."""
+"""The clauses about pops, RocketMQ 5's requests for messages, and about popped messages. Judged by `kernel.pops`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ POP_ANSWERS: Final = (0, 1, 2, 3, 13, 16, 17, 23, 24, 25, 26, 27, 28, 29, 208, 2
 RETRIED: Final = "retry"
 """The cause of a `message_popped` event whose message comes from the retry topic."""
 POP_READS: Final = (0, 209, 210)
-"""Codes of answers to a pop that was read: messages (0), too many waiting requests (209), or no message in time (210).
-"""
+"""Codes of answers that a broker gives after a pop's read: messages (0), too many waiting requests (209), or no message
+in time (210)."""
 POLLING_TIMEOUT: Final = 210
 POP_EARLY_MS: Final = 60
 """How much too early a held pop may be answered without messages: 50 ms (`PopRequest.isTimeout`) plus two roundings."""
 ACK_MS: Final = 1_000
-"""In the last second of the invisible time, an acknowledgement may be too late (`PopAckConstants.ackTimeInterval`)."""
+"""An acknowledgement in the last second (1000 ms) of the invisible time may be too late
+(`PopAckConstants.ackTimeInterval`)."""
 AGAIN_MS: Final = 30_000
-"""The time limit from the end of a message's invisible time until it is in the retry topic: the revive service scans
-every second, and waits for three seconds without new messages (`PopReviveService`)."""
+"""The time limit in ms from the end of a message's invisible time until the message is in the retry topic: RocketMQ's
+revive service scans every second, and waits for three seconds without new messages (`PopReviveService`)."""
 AGAIN_MOST: Final = 16
-"""After this many deliveries a message may be in the dead-letter topic."""
+"""After this many deliveries, a message may be in the dead-letter topic instead of the retry topic."""
 
 _POPPED: Final = "message_popped(request, queue_offset, ids)"
 _ASKED: Final = "request_received(code, request)"

@@ -1,4 +1,4 @@
-"""The contract's clauses about pulls and about the delivery of each message. All other clauses: `clauses`."""
+"""The contract's clauses about pulls and about the delivery of each message. `clauses` has the other clauses."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ PROPERTIES: Final = (
 
 @with_table
 class Follow(msgspec.Struct, frozen=True, kw_only=True):
-    """Further findings of one clause that have the cause of another finding."""
+    """The findings of one clause that have the same cause as a listed finding."""
 
     property: str
     clause: str
@@ -95,14 +95,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     window_end_ms: float
     why: str
     evidence: list[dict[str, Any]]
-    """The events that show the fault. Together with `meta` they are a complete history, which violates the clause again
-    if it is judged alone."""
+    """The events that show the fault. With `meta` they form a complete history, which violates the clause again if it
+    is judged alone."""
     messages: list[int] = []
     """Queue offsets of the messages that the finding is about, starting with the message at fault; may be empty."""
     tag: str = ""
     """The tag of the first message in `messages`, if the evidence has it."""
     offsets: dict[str, int] = {}
-    """The offsets in the request at fault and in the answer to it, or in the log if the log is at fault."""
+    """The offsets in the request at fault and its answer, or, if the log is at fault, in the log."""
     time: str = ""
     """The beginning of the finding's window in UTC, such as `2026-11-27T03:19:14.000001Z`."""
     group: str = ""
@@ -115,14 +115,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
     """The content of the evidence's `meta.json`."""
     id: str = ""
-    """An id that stays the same when a history is judged again (`longpoll_judge.contract.causes`)."""
+    """The finding's id, which stays the same when a history is judged again (`longpoll_judge.contract.causes`)."""
 
     def told(self) -> list[Finding | Follow]:
-        """Returns the finding itself, and the findings that are listed in it as having the same cause."""
+        """Returns the finding itself and the findings in `follows`, which have the same cause."""
         return [self, *self.follows]
 
     def shown(self) -> list[dict[str, Any]]:
-        """Returns the events that show the fault, without the events that were added to complete the history."""
+        """Returns the events that show the fault, without the events that only complete the history."""
         return [
             event
             for event in self.evidence
@@ -149,7 +149,7 @@ class Gap:
 
 @with_table
 class Percentiles(msgspec.Struct, frozen=True):
-    """Percentiles of latencies, computed from upper bounds so that no latency is understated; None if none exist."""
+    """Percentiles of latencies in ms, from upper bounds so that no latency is understated; None without latencies."""
 
     count: int
     p50: float | None
@@ -182,14 +182,14 @@ FINDINGS: Final = pa.schema(
         ("messages", pa.list_(pa.int64())),
     ]
 )
-"""The columns of the table of findings: fields of `Finding`."""
+"""The columns of the table of findings, which are fields of `Finding`."""
 COUNTS: Final = pa.schema(
     [
         *((name, pa.string()) for name in ("clause", "property")),
         *((name, pa.int64()) for name in ("judged", "violated", "unknown", "observed")),
     ]
 )
-"""The columns of the table of clauses: how often a clause's property was checked, and how often the clause was
+"""The columns of the table of clauses: how often the property of a clause was checked, and how often the clause was
 violated."""
 METRICS: Final = pa.schema([("metric", pa.string()), ("label", pa.string()), ("value", pa.float64())])
 """The columns of the table of counts and latencies."""
@@ -211,19 +211,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     findings: list[Finding]
     findings_left_out: int
-    """The number of findings that are not listed, because there are too many about their queue and property."""
+    """The number of findings that are not listed, because their queue and property have too many."""
     gaps: list[dict[str, Any]]
     notes: list[dict[str, Any]] = []
-    """Requests that the contract does not cover, with their counts. The verdict `valid` says nothing about them."""
+    """Requests that the contract does not cover, with their counts. The verdict `valid` says nothing about these
+    requests."""
     observations: list[Finding] = []
     """Permitted behaviour that users may want to know. Observations do not affect the verdict."""
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
     shares: dict[str, Share] = {}
-    """For each kind (pulls, sends, commits, steps), the numbers of judged items and of all items. `commits` counts
-    queries of committed offsets."""
+    """For pulls, sends, commits and steps, the number of judged items and of all items. `commits` counts queries of
+    committed offsets."""
     judged: dict[str, int] = {}
-    """How often each property was checked. A property with 0 did not apply, which is not a pass."""
+    """How often each property was checked. A property with 0 checks did not apply, which does not mean that it held."""
     rates: dict[str, Rate] = {}
     """For each property about time, how often it was certainly violated."""
 

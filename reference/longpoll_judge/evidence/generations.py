@@ -1,10 +1,11 @@
 """The generations of a queue. Within one generation, the queue's log only grows.
 
 A generation ends when the topic is deleted (215); the next generation begins empty. A generation may also end in a gap
-of the record, or while all connections of an observer outside the broker are closed: a broker that was killed and
-restarted may have lost messages that were not on disk, and kept messages that no event shows. If a request certainly
-lies within one generation, it is judged by the events that may belong to this generation. A request that overlaps the
-change of generations may have been served in either one, so it is judged only by rules that need no log.
+of the record, or while all connections that an outside observer sees are closed, because a broker that was killed and
+restarted then may have lost messages that were not on disk, and may have kept messages that no event shows. If a
+request certainly lies within one generation, it is judged by the events that may belong to this generation. A request
+that overlaps a change of generations may have been served in either generation, so only rules that need no log judge
+it.
 
 `survey` finds the changes.
 """
@@ -24,7 +25,7 @@ from longpoll_judge.evidence.source_survey import NO_GAPS, Interval, RecordGaps,
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
 NEITHER = -1
-"""Stands for the generation of an event that overlaps a change between two generations."""
+"""The generation's number for an event that overlaps a change between two generations."""
 
 
 @frozen(eq=False)
@@ -45,7 +46,7 @@ class Generations:
         return np.where((before_ns < next_ns) | (life == len(self.changes)), life, NEITHER).astype(np.int64)
 
     def first_kept(self, number: int) -> int:
-        """Returns the earliest generation that only restarts separate from the given one; it may be the given one."""
+        """Returns the earliest generation from which only restarts lead to the given one; it may be the given one."""
         while (
             number > 0
             and (
@@ -75,7 +76,7 @@ class Generation:
 
     @property
     def first_known(self) -> int | None:
-        """The lowest offset from which on the record has every message; None if only the log can show this offset."""
+        """The lowest offset from which on the record has every message; None if the messages must show it."""
         if self.number <= 0:
             return None
         return INTEGER_LIMIT if self.emptied_ns is None else 0
@@ -93,8 +94,8 @@ class Generation:
     def possible(self, after_ns: Integers, before_ns: Integers) -> Booleans:
         """Returns a mask of the events that may describe the log of the generation.
 
-        An event may also describe it if the event overlaps a change of generations, or belongs to an earlier generation
-        whose log this generation may continue.
+        The mask includes events that overlap a change of generations, and events of earlier generations whose log this
+        generation may continue.
         """
         if self.number == NEITHER:
             return np.zeros(len(after_ns), dtype=np.bool_)
@@ -112,7 +113,8 @@ STARTED_NS: Final = 60_000 * 1_000_000
 RESTART_NS: Final = 1_000 * 1_000_000
 """A broker that had no connection for this long (ns) may have been restarted."""
 DELETION_NS: Final = 5_000 * 1_000_000
-"""How long (ns) after its receipt a deletion may take effect. The record has no answer that would bound this time."""
+"""How long (ns) after its receipt a deletion may take effect. The record has no answer to the deletion that could bound
+this time."""
 
 
 class GenerationStart(NamedTuple):
@@ -131,10 +133,10 @@ class GenerationStart(NamedTuple):
 def deletions(
     deleted: Iterable[GenerationStart], sources: Mapping[str, SourceSurvey], settable: Collection[str]
 ) -> tuple[dict[tuple[str, str], RecordGaps], RecordGaps]:
-    """Returns the deletions of each topic by broker, and separately the deletions with an unknown broker.
+    """Returns the deletions by broker and topic, and separately the deletions with an unknown broker.
 
     The end of a deletion is open if the source's clock may be set. If a deletion names no broker, it concerns the only
-    broker of its source; if the source has no broker or several ones, the deletion may concern any broker.
+    broker of its source; if the source has several brokers, or none, the deletion may concern any broker.
     """
     found: dict[tuple[str, str], list[Interval]] = {}
     unplaced: list[Interval] = []
@@ -153,9 +155,9 @@ def begun_anew(
 ) -> dict[tuple[str, str, int], RecordGaps]:
     """Returns when a queue got a new generation without a recorded deletion, because offset 0 was stored twice.
 
-    Both stores must come from one source. A client that an outside observer does not see may have deleted the topic
-    between the two stores. An observer inside the broker would have seen the deletion. A send that is acknowledged
-    twice does not count, because both acknowledgements are of one message.
+    The reason may be a client that the outside observer does not see, which deleted the topic between the two stores.
+    Both stores must come from one source, and not from inside the broker, where an observer would have seen the
+    deletion. A send that is acknowledged twice does not count, because both acknowledgements are about one message.
     """
     told: dict[tuple[str, tuple[str, str, int]], list[GenerationStart]] = {}
     for each in first:
@@ -174,7 +176,7 @@ def begun_anew(
 
 
 def lasting(holes: RecordGaps, *, is_settable: bool) -> RecordGaps:
-    """Returns a source's gaps, each extended by the time in which a deletion that the gap hides may take effect."""
+    """Returns a source's gaps, each extended by the time that a deletion hidden in the gap may need to take effect."""
     ends = np.full_like(holes.ends, INTEGER_LIMIT) if is_settable else holes.ends + DELETION_NS
     return gaps_of(zip(holes.starts.tolist(), np.minimum(ends, INTEGER_LIMIT).tolist(), strict=True))
 
@@ -187,10 +189,10 @@ def broker_holes(
 ) -> dict[str, RecordGaps]:
     """Returns the intervals in which no source watched a broker, so that its queues may have changed in any way.
 
-    A source without a broker's name may belong to any broker. If a source has no end, its gap lasts until the next
-    source of the same broker begins. After the end of an outside observer there is a gap, unless the observer is
-    `orderly` and the next source begins soon. An observer inside the broker that stops in order leaves no gap, because
-    its broker stops with it.
+    A source that names no broker may belong to any broker. If a source has no recorded end, a gap lasts from its last
+    event until the next source of the same broker begins. A gap also follows the end of an outside observer, unless the
+    observer is `orderly` and the next source begins soon. No gap follows the orderly stop of an observer inside the
+    broker, because the broker stops at the same time.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
@@ -210,10 +212,11 @@ def restarts(
     used: Mapping[str, Sequence[Interval]],
     inside: Collection[str],
 ) -> dict[str, RecordGaps]:
-    """Returns when each broker may have been restarted: between two times with open connections, as seen from outside.
+    """Returns when outside observers saw no open connection of a broker, so that it may have been restarted.
 
-    `connections` has, by source, the times between which each connection may have been open, and `used` the times until
-    each connection's last answer. Observers inside the broker are skipped, because they end with the broker.
+    `connections` maps each source to the intervals in which its connections may have been open; in `used`, the
+    intervals end with the connection's last answer. Observers inside the broker are skipped, because they end with the
+    broker.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
@@ -222,8 +225,8 @@ def restarts(
             continue
         open_ = gaps_of(interval for name in mine for interval in used.get(name, ()))
         closed_ns = np.array(sorted({end for name in mine for _start, end in connections.get(name, ())}), np.int64)
-        # A connection counts until it is closed. If another connection was opened before that, it counts only until its
-        # last answer.
+        # A connection counts as open until it is closed; but only until its last answer if another connection was
+        # opened before the close.
         last_ns = np.append(closed_ns, open_.ends[:1])[np.searchsorted(closed_ns, open_.starts[1:]) - 1]
         apart = zip(np.maximum(open_.ends[:-1], last_ns).tolist(), open_.starts[1:].tolist(), strict=True)
         closed = gaps_of((end + 1, start - 1) for end, start in apart if start - end >= RESTART_NS)
@@ -235,7 +238,7 @@ def restarts(
 def orderly_ends(
     sources: Mapping[str, SourceSurvey], connections: Mapping[str, Sequence[Interval]], inside: Collection[str]
 ) -> frozenset[str]:
-    """Returns the outside sources that ended in order: all connections of each were closed shortly before its end."""
+    """Returns the outside sources that ended in order: all their connections were closed shortly before their end."""
     found = set()
     for name in connections.keys() - set(inside):
         stopped_ns, last_ns = sources[name].stopped_ns, max(closed for _opened, closed in connections[name])

@@ -1,6 +1,6 @@
 """The observers: where each source begins and ends, whether it was inside a broker, and which topics were deleted.
 
-The observers are surveyed in each split, and the results are merged in any order. `survey` finds gaps within a source.
+Each split is surveyed separately, and the results can be merged in any order. `survey` finds the gaps within a source.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from longpoll_spec.policy import Policy, policy_named
 from longpoll_spec.tables import with_table
 
 DELETE_TOPIC: Final = 215
-"""DELETE_TOPIC_IN_BROKER: after this request, new generations of the topic's queues begin."""
+"""The code of DELETE_TOPIC_IN_BROKER, after which new generations of the topic's queues begin."""
 ENDS_MAX: Final = 10
 """The maximum number of repeated starts or stops that a split reports."""
 NEEDED: Final = {
@@ -56,7 +56,7 @@ class Seen(msgspec.Struct):
     last: int = -1
     """The highest sequence number of the source's events."""
     inside: int = 0
-    """The number of the source's events that only an observer inside a broker can record."""
+    """The number of this source's events that only an observer inside a broker can record."""
     requests: int = 0
     missing: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of events that lack a required field, by event and field."""
@@ -87,7 +87,7 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
     found = Observers()
     codes, names = coded(table, "event")
     sources, source_names = coded(table, "source")
-    # Count the events by name, with one row for each source.
+    # Count the events by name in a matrix with one row for each source.
     places = sources.astype(np.int64) * len(names) + codes if len(source_names) > 1 else codes
     counts = np.bincount(places, minlength=len(names) * len(source_names)).reshape(-1, len(names))
     count_of = dict(zip(names, counts.sum(axis=0).tolist(), strict=True))
@@ -128,7 +128,7 @@ def _ends_of_told(values: Integers) -> tuple[int, int]:
 def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict[str, Booleans]:
     """Returns, by event and field, a mask of the events that lack the field.
 
-    `codes` and `names` are those of the column `event`.
+    `codes` and `names` encode the column `event`.
     """
     found: dict[str, Booleans] = {}
     untold: dict[str, Booleans] = {}
@@ -137,7 +137,7 @@ def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict
         for name in NEEDED[event] if is_event.any() else ():
             if name not in untold:
                 untold[name] = _are_untold(table, name)
-            # The whole column is compared in order, which is faster than picking the rows of one event first.
+            # Compare the whole column in order, which is faster than first selecting the rows of one event.
             lacks = is_event & untold[name]
             if lacks.any():
                 found[f"{event} without {name}"] = lacks

@@ -1,9 +1,9 @@
 """Surveys one source: its sequence numbers, its timestamps, its gaps, and whether its clock was set back.
 
-In a gap of the record, events may have happened that are not recorded, so the absence of an event proves something only
-outside of gaps. If a rule depends on the absence of an event at a time that overlaps a gap, the finding is `unknown`.
+In a gap of the record, events may be missing, so only outside of gaps the absence of an event shows that it did not
+happen. If a rule depends on the absence of an event at a time that overlaps a gap, the finding is `unknown`.
 
-`survey` merges the results.
+`survey` merges the results of all sources.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Interval = tuple[int, int]
 """[first, last] in nanoseconds of Unix time, both included."""
 _NEVER: Final = INTEGER_LIMIT
 GAPS_MAX: Final = 1_000
-"""If a source has more gaps, the closest gaps are joined, so that a record with many gaps costs no more than others."""
+"""The maximum number of gaps of a source. If a source has more, its closest gaps are joined, so that they take no more
+time to judge."""
 
 
 @frozen(eq=False)
@@ -77,7 +78,7 @@ def gaps_of(intervals: Iterable[Interval]) -> RecordGaps:
 
 
 def union(several: Iterable[RecordGaps]) -> RecordGaps:
-    """Returns all gaps of some records as one."""
+    """Returns the union of the gaps of several records."""
     filled = [holes for holes in several if len(holes)]
     if len(filled) == 1:
         return filled[0]
@@ -92,12 +93,12 @@ CLOCK_STEP_NS: Final = 1_000 * MS
 """An observer numbers an event at most this long (ns) after it happened. If an event certainly happened longer before
 an event with a lower number, the clock was set back."""
 DISORDER_NS: Final = 50 * MS
-"""How far (ns) a missing event may lie from its neighbours in sequence. The limit is higher for a source with more
-disorder."""
+"""How far (ns) in time a missing event may lie from its neighbours in sequence. The limit is higher for a source whose
+events are out of order by more."""
 
 
 class Run(NamedTuple):
-    """A range of sequence numbers, of which none is missing; both ends are included."""
+    """A range of consecutive sequence numbers, both ends included."""
 
     first: int
     last: int
@@ -108,7 +109,7 @@ class Run(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The events of one source in one run of one split."""
+    """The events of one source and split in one run of sequence numbers."""
 
     first: int
     last: int
@@ -118,7 +119,7 @@ class Span(NamedTuple):
     before_min_ns: int
     before_max_ns: int
     earlier_ns: int = -INTEGER_LIMIT
-    """The highest `after_ns` among those events of the split that have lower numbers."""
+    """The highest `after_ns` of the split's events with lower numbers."""
 
 
 @with_table
@@ -134,7 +135,8 @@ class SourceSurvey(msgspec.Struct):
     lost_count: int = 0
     """The number of events that the source reports as dropped."""
     losses: list[Interval] = msgspec.field(default_factory=list)
-    """When the source reports that events may have been dropped, and when an event with an unknown name happened."""
+    """The intervals in which the source reports that events may have been dropped, and the times of events with an
+    unknown name."""
     damaged: list[Interval] = msgspec.field(default_factory=list)
     """The times of events that lack a required field, so that no rule can use these events."""
     spans: list[Span] = msgspec.field(default_factory=list)
@@ -165,11 +167,11 @@ class SourceSurvey(msgspec.Struct):
 def survey_source(
     sequence: Integers, after_ns: Integers, before_ns: Integers, last: Integers | None = None
 ) -> SourceSurvey:
-    """Survey a source's events in one split, which may be in any order.
+    """Survey a source's events in one split; the events may be in any order.
 
     Each event covers the numbers from `sequence` to `last`, or only its own number if `last` is None.
     """
-    # Timestamps from inside a broker are usually exact. Then both ends of each interval are equal, and one end is
+    # Timestamps from inside a broker are usually exact. The two ends of an exact interval are equal, so one end is
     # enough.
     is_exact = np.array_equal(after_ns, before_ns)
     if (sequence[1:] < sequence[:-1]).any():
@@ -178,7 +180,7 @@ def survey_source(
         before_ns = after_ns if is_exact else before_ns[order]
         last = None if last is None else last[order]
     last = sequence if last is None else last
-    # A repeated number begins a new run.
+    # A repeated number begins a new run of numbers.
     breaks = np.flatnonzero(sequence[1:] - last[:-1] != 1) + 1
     starts, ends = np.append(0, breaks), np.append(breaks - 1, len(sequence) - 1)
     latest_ns = _highest_so_far(after_ns)
@@ -215,7 +217,7 @@ def _order(sequence: Integers) -> Integers:
 
 
 def _highest_so_far(values: Integers) -> Integers:
-    """Returns the highest value up to each row.
+    """Returns for each row the highest value up to this row.
 
     Checking first whether the values already ascend costs much less than accumulating the maximum.
     """
@@ -250,7 +252,8 @@ def _rows(kind: Callable[..., Row], *columns: Integers) -> list[Row]:
 
 LEAST: Final = frozenset({"first_ns", "min_least"})
 MOST: Final = frozenset({"last", "last_ns", "stopped_ns", "step_ns", "disorder_ns", "min_most", "removed", "seen_ns"})
-"""Fields that are merged by their minimum or maximum. Other numbers are added, and other values are joined."""
+"""Fields that are merged by their maximum. Other numbers that are not in `LEAST` are added, and other values are
+joined."""
 
 
 def merged(parts: Sequence[Part]) -> Part:
@@ -306,7 +309,7 @@ def sequence_faults(runs: Iterable[Run]) -> SequenceFaults:
 
 
 def holes_in(seen: SourceSurvey, damaged: Iterable[Interval] = ()) -> Iterator[Interval]:
-    """Yields when a source may have missed events: at reported losses, at missing numbers, and after the source's end.
+    """Yields the intervals in which a source may have missed events: losses, missing numbers, and after its end.
 
     A damaged event counts as missed, because its content is unknown.
     """

@@ -1,7 +1,7 @@
 """Surveys the evidence of a whole history: where each source begins and ends, and what is missing.
 
 Each split has a survey, and surveys are merged. Merging is associative and commutative, so the result depends neither
-on the order nor on the number of files. `kernel.verdict` judges with a `Context` from this module.
+on the order nor on the number of files. `kernel.verdict` gets these facts as a `Context`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ QUERY_CONSUMER_OFFSET: Final = 14
 UPDATE_CONSUMER_OFFSET: Final = 15
 """The request code that commits a group's offset."""
 NOT_CLOSED: Final[Interval] = (INTEGER_LIMIT, INTEGER_LIMIT)
-"""Stands for the close of a connection that was never closed: an interval far in the future."""
+"""Stands for the close of a connection that was never closed, as an interval far in the future."""
 _NOTHING: Final[Integers] = np.empty(0, dtype=np.int64)
 
 
@@ -133,17 +133,18 @@ class SourceFacts:
     last_ns: int
     stopped_ns: int | None
     holes: RecordGaps = NO_GAPS
-    """When events may have happened that the source did not record."""
+    """The intervals in which events may have happened that the source did not record."""
     is_steady: bool = True
     """Whether the source's timestamps order its events (`_unsteady`)."""
     first_ns: int = 0
     """The earliest time in ns of the source's first event."""
     own_holes: RecordGaps | None = None
-    """The gaps in `holes` without the gap of dropped old events, in which no open request was answered."""
+    """The gaps in `holes`, except the gap from events that were dropped because they are old, in which no open request
+    was answered."""
 
     @property
     def holes_of_open(self) -> RecordGaps:
-        """The times at which an unanswered request may have been answered without a record of the answer."""
+        """The intervals in which an unanswered request may have been answered without a record of the answer."""
         return self.holes if self.own_holes is None else self.own_holes
 
 
@@ -164,14 +165,14 @@ class Context:
     wake_ns: int
     late_ns: int
     answers_on_stop: bool
-    """Whether the policy promises to answer held pulls when the broker stops."""
+    """Whether the history's policy promises to answer held pulls when the broker stops."""
     sources: dict[str, SourceFacts]
     closes: dict[tuple[str, str], Interval]
     """For each source and connection, the interval [after_ns, before_ns] of its last close."""
     inside: frozenset[str] = frozenset()
     """Sources that recorded inside their broker."""
     asked: frozenset[str] = frozenset()
-    """Sources that record requests. A source that records only holds is read together with one of these sources."""
+    """Sources that record requests. A source that records only holds is joined with such a source."""
     is_own: bool = False
     """Whether every policy of the history was designed by this project."""
     stops_silently: bool = False
@@ -183,36 +184,39 @@ class Context:
     lawful: frozenset[str] = frozenset()
     """Sources that declare a specification. Their events are judged only by that specification."""
     broker_holes: dict[str, RecordGaps] = field(factory=dict)
-    """For each broker, when its queues may have changed without any source recording it."""
+    """For each broker, when its queues may have changed although no source recorded a change."""
     life_holes: dict[str, RecordGaps] = field(factory=dict)
-    """The intervals of `broker_holes`, each extended while a deletion with an unrecorded request may take effect."""
+    """The intervals of `broker_holes`, each extended by the time that an unrecorded deletion may need to take effect.
+    """
     settable: frozenset[str] = frozenset()
     """Sources whose clock is declared as not monotonic, or is not declared."""
     unsteady_brokers: frozenset[str] = frozenset()
-    """Brokers that are recorded by a source whose timestamps do not order events."""
+    """Brokers of which at least one source has timestamps that do not order events."""
     blocked: dict[tuple[str, str], RecordGaps] = field(factory=dict)
     """For each source and connection, when one of its directions was not read."""
 
     deleted: dict[tuple[str, str], RecordGaps] = field(factory=dict)
-    """Maps a broker and a topic to the times when the topic's queues were deleted; an empty topic means an unknown one.
-    """
+    """Maps a broker and a topic to the times when the topic's queues were deleted; an empty topic means an unknown
+    topic."""
     begun_anew: dict[tuple[str, str, int], RecordGaps] = field(factory=dict)
     """For each queue, when a generation began without a recorded deletion."""
     restarts: dict[str, RecordGaps] = field(factory=dict)
     """For each broker, when the broker may have been restarted."""
     kills: dict[str, RecordGaps] = field(factory=dict)
-    """The times of `restarts` at which the broker may have been killed, because it did not end in order."""
+    """The times of `restarts` at which the broker may have been killed, because no orderly end was recorded."""
     unordered_holes: dict[str, RecordGaps] = field(factory=dict)
     """Like `life_holes`, but without the time between an orderly end of a broker and its next start."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
-    """Maps a connection that was closed several times to all of its closes, in order of time. A name may be reused."""
+    """Maps each connection that was closed several times to all of its closes, in order of time, because a name may be
+    reused."""
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
-    """For each source, when its connections may have been opened, ascending, and when all connections opened by then
-    were closed."""
+    """For each source, when its connections may have been opened, ascending, and for each of these times, when all
+    connections opened by then were closed."""
     readers: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of an outside source and a broker to which it sees no send: the broker may be a slave with any name."""
+    """Pairs of an outside source and a broker to which the source sees no send, so that the broker may be a slave."""
     followers: frozenset[tuple[str, str]] = frozenset()
-    """The pairs of `readers` whose broker another source names too: it may be a slave with the name of its master."""
+    """The pairs of `readers` whose broker occurs in another source too, so that it may be a slave with its master's
+    name."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
     """Queues whose visible end a source records from inside the broker."""
     removed: dict[str, int] = field(factory=dict)
@@ -222,10 +226,10 @@ class Context:
     asks_sends: bool = True
     """Whether any source has sends, acknowledgements or message ids."""
     asks_ends: bool = True
-    """Whether to compare the ends of queues in answers, because an end may have fallen or a queue has no other records.
-    """
+    """Whether to compare the ends of queues in answers: an end may have fallen, or no inside source records the ends of
+    some queue."""
     asks_pops: bool = False
-    """Whether any source has requests about pops, so a message may be acknowledged at any time."""
+    """Whether any source has requests about pops, which can acknowledge a message at any time."""
     asked_alone: frozenset[str] = frozenset()
     """For a history that consists of excerpts, the clauses to judge; empty for any other history."""
     own: tuple[OwnProperty, ...] = ()
@@ -254,7 +258,8 @@ class Context:
     def all_closed_ns(self, source: str, moment_ns: Integers) -> Integers:
         """Returns when all connections that a source had opened before each time are certainly closed.
 
-        The result is `NEVER` if this is unknown, for example because the source does not record opened connections.
+        The result is `NEVER` if a connection may still be open, for example because the source records no opened
+        connections.
         """
         opened_ns, closed_ns = self.spans.get(source, (_NOTHING, _NOTHING))
         at = np.searchsorted(opened_ns, moment_ns, side="right")
@@ -264,8 +269,8 @@ class Context:
     def closed_from(self, name: tuple[str, str], since_ns: int) -> int:
         """Returns the earliest time of a connection's first close that does not lie before `since_ns`.
 
-        Without such a close, the result is far in the future. An event after a close belongs to another connection with
-        the same name.
+        The result is far in the future if the connection was not closed after `since_ns`. An event after a close
+        belongs to another connection with the same name.
         """
         return self.closed_between(name, since_ns)[0]
 
@@ -275,11 +280,11 @@ class Context:
         return next((close for close in closes if close[1] >= since_ns), NOT_CLOSED)
 
     def log_holes(self, broker: str) -> RecordGaps:
-        """Returns when a broker's queues may have changed without a record of the change."""
+        """Returns the intervals in which a broker's queues may have changed without a record of the change."""
         return self.broker_holes.get(broker, NO_GAPS)
 
     def holes(self, source: str) -> RecordGaps:
-        """Returns when events may have happened that a source did not record."""
+        """Returns the intervals in which events may have happened that a source did not record."""
         return self.sources.get(source, UNSEEN).holes
 
 
@@ -361,7 +366,7 @@ def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str,
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
     numbers = integers_of(table, "queue")
-    # The events of a queue are usually adjacent, so only the first event of each run of a queue is used.
+    # The events of a queue are usually adjacent, so use only the first of adjacent events of a queue.
     rows = rows[run_starts(brokers[rows], topics[rows], numbers[rows])]
     pairs, numbers = brokers[rows].astype(np.int64) * len(topic_names) + topics[rows], numbers[rows]
     found: set[tuple[str, str, int]] = set()
@@ -397,7 +402,7 @@ def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
 
 
 def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) -> list[Interval]:
-    """Returns when the flagged events happened; intervals that are close to each other are joined."""
+    """Returns the times of the flagged events as intervals, of which close ones are joined."""
     if not flags.any():
         return []
     return list(gaps_of(zip(after_ns[flags].tolist(), before_ns[flags].tolist(), strict=True)))
@@ -540,8 +545,8 @@ def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
     """Returns the sources whose timestamps do not order events, because a clock was set back or may have been.
 
     If an event is earlier than an event with a lower number, even by a microsecond, the clock was set back. If two
-    sources with clocks that may be set watch one broker, nothing shows which clock is wrong, because the sources share
-    no numbers.
+    sources whose clocks may be set watch one broker, both are unsteady, because they share no sequence numbers that
+    could show which clock is wrong.
     """
     found = {name for name, seen in survey.sources.items() if seen.steps or (seen.is_inverted and name in settable)}
     tellers: dict[str, set[str]] = {}
@@ -572,7 +577,7 @@ def _readers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, st
 
 
 def _followers(survey: Survey, inside: Collection[str], readers: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Returns `Context.followers`. A slave has its master's name, and gets no sends."""
+    """Returns `Context.followers`. A slave may have its master's name, and gets no sends."""
     watchers: dict[str, set[str]] = {}
     for name, seen in survey.sources.items():
         for broker in seen.brokers if name not in inside else seen.sent_to:
@@ -581,10 +586,10 @@ def _followers(survey: Survey, inside: Collection[str], readers: Iterable[tuple[
 
 
 def _open_times(survey: Survey, until: Callable[[Interval, str, int], int]) -> dict[str, list[Interval]]:
-    """Returns, by source, when each of its connections may have been opened, and until when the connection counts.
+    """Returns, by source, the interval in which each of its connections counts as open.
 
-    `until` returns this end. It gets the interval of the connection's close, the connection's key in `Survey.seen_ns`,
-    and when the connection may have been opened.
+    The function `until` returns the end of the interval. It gets the interval of the connection's close, the
+    connection's key in `Survey.seen_ns`, and when the connection may have been opened.
     """
     ends: dict[tuple[str, str], list[Interval]] = {}
     for source, connection, *moments in sorted(survey.closes, reverse=True):
@@ -602,7 +607,7 @@ def _open_times(survey: Survey, until: Callable[[Interval, str, int], int]) -> d
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], RecordGaps]:
-    """Returns when a direction of each connection was not read.
+    """Returns the intervals in which at least one direction of each connection was not read.
 
     An interval without an end lasts to the end of the history.
     """
