@@ -1,4 +1,4 @@
-"""Which tags a subscription expression matches, decided by hash as a RocketMQ broker does.
+"""Decides by hash, as a RocketMQ broker does, which tags a subscription expression matches.
 
 A broker compares the 64-bit `tagsCode` of the consume queue, which is `String.hashCode` of the tag, and leaves the
 exact comparison to the client. Therefore an answer with the tag `BB` to a subscriber of `Aa` is correct: both tags have
@@ -32,7 +32,7 @@ class Expression:
     tag_codes: tuple[int, ...]
 
     def matches(self, tag_codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns whether the expression matches each tag code."""
+        """Returns for each tag's hash code whether the expression matches it."""
         if self.takes_everything:
             return np.ones(len(tag_codes), dtype=np.bool_)
         return is_one_of(tag_codes, self.tag_codes)

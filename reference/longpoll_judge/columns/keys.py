@@ -1,9 +1,10 @@
 """Hashes of request identifiers, which show whether a request has events in several places.
 
-A place is a part of the history that is judged separately, such as a bucket of queues. Each place reports the keys of
-its requests: eight bytes each, of which the last two are the number of the place. If two places report the same hash,
-the request is judged in both places, with all of the request's events. If two different requests have the same hash, a
-place reads events that it does not need, which is harmless because the judge then compares the identifiers themselves.
+A place is a part of the history that is judged separately, such as a bucket of queues. Each place reports a key of
+eight bytes for each of its requests, of which the last two bytes are the number of the place. If two places report the
+same hash, the request is judged in both places, with all of the request's events. If two different requests have the
+same hash, a place reads events that it does not need, which is harmless because the judge then compares the identifiers
+themselves.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def request_keys(table: pa.Table, rows: Integers) -> Keys:
-    """Returns the key of the request of each row. A request has the same key in every process."""
+    """Returns the key of the request of each row, which is the same in every process."""
     if not len(rows):
         return NO_KEYS
     sources, source_names = coded_texts(table, "source")
@@ -55,8 +56,8 @@ def text_hashes(texts: pa.StringArray) -> Keys:
         return NO_KEYS
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
     content = (texts.buffers()[2] or pa.py_buffer(b"")).to_pybytes()
-    # A split has few names, and the same names are hashed again for each kind of event, so the results for short input
-    # are cached.
+    # Cache the results for short input, because a split has few names, and the same names are hashed again for each
+    # kind of event.
     return (_hashes if len(content) <= FEW_BYTES else _hashes.__wrapped__)(offsets.tobytes(), content)
 
 
@@ -83,14 +84,15 @@ def _hashes(offsets: bytes, content: bytes) -> Keys:
 
 
 def ranges_of(keys: Keys, count: int) -> list[Keys]:
-    """Returns the sorted keys in `count` ranges of equal width, which are the same ranges for all keys."""
+    """Returns the sorted keys, cut into `count` ranges of equal width. The ranges do not depend on the keys."""
     borders = np.array([(place << 64) // count for place in range(1, count)], dtype=np.uint64)
     return np.split(keys, np.searchsorted(keys, borders & KEY_BITS))
 
 
 def shared(groups: Iterable[Keys]) -> Keys:
     """Returns the keys that come from several places, once for each place that reported them."""
-    # Usually each group is sorted already. The stable sort merges such runs three times as fast as the default sort.
+    # Usually each group is already sorted. The stable sort merges sorted groups three times as fast as the default
+    # sort.
     keys = np.sort(np.concatenate([NO_KEYS, *groups]), kind="stable")
     change = np.append(np.uint64(0), keys[1:] ^ keys[:-1])[: len(keys)]
     is_again = (change != 0) & (change <= PLACE_BITS)
@@ -100,7 +102,7 @@ def shared(groups: Iterable[Keys]) -> Keys:
 
 @define
 class KeyFile:
-    """Groups of sorted keys, stored one after the other in a file."""
+    """A file of groups of sorted keys, one group after the other."""
 
     _file: BinaryIO
     _lengths: list[int] = field(factory=list)

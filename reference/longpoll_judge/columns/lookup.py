@@ -19,10 +19,10 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 _SPREAD_MAX: Final = 4
-"""Maximum size of a lookup table, in entries per number. Offsets of a log need about one entry per number."""
+"""The maximum size of a lookup table, in entries for each number. The offsets of a log need about one entry each."""
 _FEW: Final = 8
 _VIRTUAL_MAX: Final = 1 << 61
-"""The limit of the virtual numbers in `Grouped`, which number the rows of all groups one after another."""
+"""The limit of the virtual numbers in `Grouped`, by which the groups lie side by side in one range."""
 
 
 def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
@@ -68,7 +68,7 @@ def run_starts(*columns: NDArray[Any]) -> Integers:
 def order_by(group: NDArray[Any], moment: Integers) -> Integers:
     """Returns the stable order by group and then by time.
 
-    Sorting costs little if the rows are already sorted, or if each group's rows are adjacent.
+    The sort takes little time if the rows are already sorted, or if each group's rows are adjacent.
     """
     order = np.arange(len(group))
     if (group[1:] < group[:-1]).any():
@@ -142,7 +142,7 @@ class Grouped:
         return found
 
     def between(self, group: Integers, first: Integers, end: Integers) -> Integers:
-        """Returns how many numbers of each group lie in [first, end). No group's `end` may be below its `first`."""
+        """Returns how many numbers of each group lie in [first, end); `end` must never be below `first`."""
         return self.below(group, end) - self.below(group, first)
 
     def at(self, group: Integers, wanted: Integers) -> Integers:
@@ -208,13 +208,13 @@ def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
         return first[np.where((wanted >= 0) & (wanted <= most), wanted, most + 1).astype(np.int64)]
     order = np.argsort(keys, kind="stable")
     at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    # A search for a missing key ends at a neighbouring key, so compare the keys.
+    # A search for a missing key returns the position of a neighbouring key, so compare the keys.
     found: Integers = np.where(keys[order][at] == wanted, order[at], -1)
     return found
 
 
 def numbered(*lots: Sequence[Integers]) -> list[Integers]:
-    """Returns small numbers for the rows of several tables, equal for rows in which all columns are equal.
+    """Returns a small number for each row of several tables, equal for rows in which all columns are equal.
 
     All tables have the same number of columns.
     """
@@ -248,7 +248,7 @@ def _paired(group: Integers, numbers: Integers) -> Integers:
 
 
 def are_among(wanted: Integers, keys: Integers) -> Booleans:
-    """Returns a mask of the small numbers in `wanted` that are in `keys`; false for numbers below 0."""
+    """Returns a mask of the small numbers in `wanted` that occur in `keys`; numbers below 0 count as absent."""
     there = np.zeros(max(int(wanted.max(initial=-1)), int(keys.max(initial=-1))) + 2, dtype=np.bool_)
     there[keys] = True
     there[-1] = False
@@ -272,13 +272,13 @@ def count_of(keys: Integers, wanted: Integers) -> Integers:
 def highest_before(
     group: NDArray[Any], ended_ns: Integers, value: Integers, asked_group: NDArray[Any], moment_ns: Integers
 ) -> Integers:
-    """Returns, for each query, the row of its group with the highest value that ended before `moment_ns`, or -1."""
+    """For each query, returns the row of its group with the highest value that ended before `moment_ns`, or -1."""
     count = len(group)
     if not count or not len(asked_group):
         return np.full(len(asked_group), -1, dtype=np.int64)
     own, asked = numbered((group,), (asked_group,))
     times, order = grouped(own, ended_ns, int(max(own.max(), asked.max())) + 1)
-    # Find the highest value so far; among equal values, the first row.
+    # Find the highest value so far, and the first row that has it.
     by_value = np.argsort(value, kind="stable")
     rank = np.empty(count, dtype=np.int64)
     rank[by_value] = np.arange(count)

@@ -18,15 +18,16 @@ import pyarrow as pa
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20
-"""The maximum number of freed bytes to keep at the end of the heap; the columns of one step of the judge fit."""
+"""The maximum number of freed bytes to keep at the end of the heap, which is enough for the columns of one step of the
+judge."""
 _COLUMN_BYTES_MAX: Final = 32 << 20
-"""Larger columns are mapped separately, and their memory is returned when it is freed. mallopt allows no higher limit.
-"""
+"""A larger column gets memory of its own from the system, which goes back as soon as it is freed. mallopt allows no
+higher limit."""
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Keep some freed memory, from now on and in the whole process; returns whether the C library supports this."""
+    """Keep some freed memory from now on, in the whole process; returns whether the C library supports it."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

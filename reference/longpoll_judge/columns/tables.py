@@ -1,12 +1,12 @@
 """Events as numpy columns in one canonical order, and as Arrow tables for storage and transfer.
 
-The order is by queue, then by time, then by source and sequence, so no result depends on the order in which events
-arrive. The Arrow table keeps the order of its input. Before events are stored or sent to another process, the columns
-that these events do not use are removed.
+The canonical order is by queue, then by time, then by source and sequence, so no result depends on the order in which
+events arrive. An Arrow table keeps the order of its input. Before events are stored or sent to another process, the
+columns that these events do not use are removed.
 
-Rule 4 of a history requires that answers name their broker, topic and queue. Some recorders omit these names, which the
-judge then takes from the request. If requests of several queues share the answer's identifier, the answer gets no
-queue. An answer whose broker or topic differs from its request's keeps its own names.
+Rule 4 of a history requires that answers name their broker, topic and queue. If a recorder omits them, the judge takes
+broker, topic and queue from the request. If requests of several queues share the answer's identifier, the answer gets
+no queue. An answer whose broker or topic differs from its request's keeps its own names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ QueueName = tuple[str, str, int]
 Tables = Callable[[], Iterator[pa.Table]]
 """A function that returns an iterator over the events of every split; it can be called again."""
 _SPARSE: Final = 8
-"""If a table has this many times fewer runs of one queue than rows, the judge numbers the runs instead of the rows."""
+"""If a table has this many times fewer runs (adjacent rows of one queue) than rows, the judge numbers the runs instead
+of the rows."""
 
 
 def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers:
@@ -56,7 +57,7 @@ def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers
     order = np.lexsort(keys)
     is_same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
     if is_same.any():
-        # A source gave one sequence number to several events with equal times, so order these events by their other
+        # If a source gave one sequence number to several events with equal times, order these events by their other
         # columns.
         tied = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
         group = np.cumsum(np.append(True, ~is_same))[tied]
@@ -76,7 +77,7 @@ def _ranks(column: pa.ChunkedArray) -> Integers:
 
 
 def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:
-    """Returns each row's (broker, topic, queue) as a small number, and one row for each of these numbers.
+    """Returns a small number for each row's (broker, topic, queue), and for each number a row that has it.
 
     The numbers have 16 bits if possible, because numpy sorts such numbers fastest.
     """
@@ -87,7 +88,7 @@ def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:
     starts = run_starts(brokers, topics, queue)
     if len(starts) * _SPARSE > len(table):
         return _numbered(brokers, topics, queue, counts)
-    # Our own recorder writes the events of a queue together, so one row of each run is enough.
+    # This project's recorder writes the events of a queue together, so one row of each run is enough.
     numbers, rows = _numbered(brokers[starts], topics[starts], queue[starts], counts)
     return np.repeat(numbers, np.diff(starts, append=len(table))), starts[rows]
 
@@ -119,13 +120,14 @@ def _numbered(
 
 
 _NARROW: Final = (np.uint8, np.uint16, np.uint32)
-"""The integer types of stored or sent columns. A column gets the first type that can hold all of its values."""
+"""The integer types of columns that are stored or sent. A column gets the first type that can hold all of its values.
+"""
 _LONG_RUN: Final = 1_000
 _FIRST_ROWS: Final = 1_000
 _DENSE: Final = 8
-"""Rows count as many if they are at least one in this many rows of the table."""
+"""Selected rows count as many if they are at least one in this many rows of the table."""
 FEW_NAMES: Final = 64
-"""If a column has at most this many names, its unused names are not removed, because that is not worthwhile."""
+"""Unused names are removed only from columns with more names than this, because the removal costs time."""
 _MANY_NAMES: Final = 1_000
 """With this many names, comparing their hashes is cheaper than comparing the names."""
 _NO_EVENTS: Final = EVENT_SCHEMA.empty_table().select(REQUIRED)
@@ -153,7 +155,7 @@ def taken(table: pa.Table, rows: Integers) -> pa.Table:
 def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> bool:
     """Whether any of the rows has a value other than the default in this column.
 
-    A used column usually has such a value in one of the first rows.
+    The first rows are searched first, because a used column usually has another value there.
     """
     if not len(rows):
         return False
@@ -250,7 +252,7 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
     names = [name for name in EVENT_SCHEMA.names if name in used]
     counts = [len(table) for table in filled]
     parts = {name: [table[name] if has_column(table, name) else None for table in filled] for name in names}
-    # The tables are joined column by column, so that the memory of the input is freed while the result grows.
+    # Join the tables column by column, so that the memory of the input is freed while the result grows.
     del filled
     columns = []
     for name in names:
@@ -314,8 +316,8 @@ def place_answers(table: pa.Table) -> pa.Table:
         asked = asked.filter(compute.equal(asked[f"{name}_min"], asked[f"{name}_max"]))
     keys = answers.select(names[:2]).append_column("place", pa.array(np.arange(len(answers))))
     found = keys.join(asked, names[:2], join_type="left outer").sort_by("place")
-    # An answer whose broker, topic or queue differs from its request's is wrong. The answer keeps its names, so that a
-    # clause reports it.
+    # An answer whose broker, topic or queue differs from its request's is wrong. Such an answer keeps its names, so
+    # that a clause reports it.
     is_other = compute.or_(*(_names_another(answers[name], found[f"{name}_min"]) for name in ("broker", "topic")))
     for name in GROUP_KEY:
         of_request = compute.coalesce(found[f"{name}_min"], answers[name])
@@ -327,6 +329,6 @@ def place_answers(table: pa.Table) -> pa.Table:
 
 
 def _names_another(told: pa.ChunkedArray, asked: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns which answers name a different value from their request's value. Empty names are ignored."""
+    """Returns which answers name a different value from their request's. An empty name is not a different value."""
     are_named = compute.and_(compute.not_equal(told, ""), compute.not_equal(asked, ""))
     return compute.fill_null(compute.and_(are_named, compute.not_equal(told, asked)), False)

@@ -6,10 +6,11 @@
     spark.read.format("longpoll").option("topic", "orders").option("since", "2026-11-21T10:20:42").load("/tmp/history")
     spark.readStream.format("longpoll").load("/tmp/history")
 
-Spark 4.0 does not tell a Python data source which columns and rows a query uses. Therefore the schema names the
-columns, and only these columns of Parquet parts are read. The options `topic`, `queue`, `since` and `until` select the
-rows, and other rows do not reach Java. A partition is a split of a history, which every worker must be able to read.
-Unreadable data becomes a row with the `event` `damage` and the reason as `cause`. The reader: `source`.
+Spark 4.0 does not tell a Python data source which columns and rows a query uses. Therefore the user names the columns
+in the schema, and only these columns of Parquet parts are read. The options `topic`, `queue`, `since` and `until`
+select the rows that Python passes to Java. A partition is a split of a history, which every worker must be able to
+read. Unreadable data becomes a row with the `event` `damage` and the reason as `cause`. The module `source` reads the
+files.
 """
 
 from __future__ import annotations
@@ -112,9 +113,9 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
 BATCH_BYTES: Final = 64 << 20
 """The approximate size of one batch of a stream, measured in bytes of NDJSON lines."""
 PACKED: Final = 12
-"""The number of NDJSON bytes that one byte of Parquet or compressed NDJSON is assumed to hold."""
+"""The number of NDJSON bytes that are assumed for each byte of Parquet or compressed NDJSON."""
 Offset = dict[str, int]
-"""How far each part was read: a byte offset in NDJSON, or a number of row groups."""
+"""How far each part was read: up to a byte in NDJSON, or up to a row group in Parquet."""
 
 
 class HistoryStream(DataSourceStreamReader):
@@ -148,7 +149,7 @@ class HistoryStream(DataSourceStreamReader):
         return dict(ends)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return the splits of the new events. A restarted query continues from `end`."""
+        """Return the splits of the new events. After a restart, the query continues from `end`."""
         return [InputPartition(part) for part in self.between(find(self._growth.paths), start, end)]
 
     def between(self, history: History, start: Offset, end: Offset) -> list[InputSplit]:
@@ -228,7 +229,7 @@ class _HistoryReader(DataSourceReader):
 
 
 def use_this_python(session: Any) -> None:
-    """Let local workers run the driver's Python, because PySpark would run `python3`; an explicit setting is kept."""
+    """Let local workers run the driver's Python instead of PySpark's default `python3`, unless the user set another."""
     context = getattr(session, "_sc", None)
     if context is None or not re.fullmatch(r"local(-cluster)?(\[.*\])?", context.master):
         return

@@ -1,4 +1,4 @@
-"""The files of a history, by a local path or by a URI: lists them, and reads them from any storage.
+"""Lists and reads the files of a history, which are in a local directory or in any storage with a URI.
 
     s3://bucket/history?endpoint_override=127.0.0.1:9000&scheme=http    opened by `pyarrow.fs`
     s3a://bucket/history                                                the same storage, as Spark names it
@@ -43,7 +43,7 @@ _OF_ARROW: Final = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfs
 
 @frozen
 class Stamp:
-    """The size and times of a file. A file with an equal stamp has not changed; `touch` changes the stamp too."""
+    """The size and times of a file. A file whose stamp is equal has not changed; `touch` changes the stamp too."""
 
     size: int
     changed_ns: int = 0
@@ -100,7 +100,7 @@ def name_of(path: str) -> str:
 
 
 def beside(directory: str, name: str) -> str:
-    """Returns the path of a file in a directory; both may be URIs."""
+    """Returns the path of the file `name` in a directory; the result is a URI if the directory is a URI."""
     if not is_uri(directory):
         return str(Path(directory) / name)
     parts = urlsplit(directory)
@@ -171,13 +171,13 @@ def _is_data(name: str) -> bool:
 
 
 def _elsewhere(path: str, info: Any) -> Entry:
-    """Returns a remote file as its file system describes it. Arrow gives -1 or None for an unknown time."""
+    """Returns a remote file as an `Entry`. Arrow gives -1 or None for an unknown time."""
     changed_ns = max(info.mtime_ns or 0, 0)
     return Entry(path, info.size or 0, info.type == filesystems.FileType.File, changed_ns)
 
 
 def _local_entries(directory: str, pattern: str) -> list[Entry]:
-    """Do the work of `entries` for a local path, fast because a follower lists thousands of files twice a second."""
+    """Do the work of `entries` for a local path, fast because `follow` lists thousands of files twice a second."""
     try:
         with os.scandir(directory) as listed:
             found = sorted((each for each in listed if fnmatchcase(each.name, pattern)), key=lambda each: each.name)
@@ -188,7 +188,7 @@ def _local_entries(directory: str, pattern: str) -> list[Entry]:
 
 
 def _here(path: str, seen: os.stat_result | None) -> Entry:
-    """Returns a local file. If the path is not a regular file, the size is 0."""
+    """Returns a local file as an `Entry`. If the path is not a regular file, the size is 0."""
     return Entry(path, seen.st_size, True, seen.st_mtime_ns, seen.st_ino) if seen else Entry(path, 0, False)
 
 
@@ -257,7 +257,7 @@ def _below(system: Any, path: str) -> Sequence[Any]:
 
 @contextmanager
 def _told(place: str) -> Iterator[None]:
-    """Turn errors of a storage service that refuses requests or does not respond into an error of one sentence."""
+    """Turn the error of a storage service that refuses a request or does not respond into an error of one sentence."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -4,9 +4,9 @@ An unfinished line is not damage, because only the part of an NDJSON file up to 
 has its index at its end, so the file is complete once the index can be read. A part in any other format is complete if
 it has not changed between two checks.
 
-A checksum of a few places in a part shows whether the part has changed since it was read, at the same cost for any
-size. A rewritten part normally differs at each of these places, because its events have other timestamps. A change of a
-single byte elsewhere goes undetected.
+A checksum of a few places in a part shows whether the part has changed since it was read, and costs the same for a part
+of any size. A rewritten part normally differs at each of the places, because its events have other timestamps. A change
+of a single byte between these places goes undetected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from longpoll_judge.read.source import History, InputSplit, RowGroups, find, kin
 from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 
 GONE: Final = -1
-"""The checksum of a deleted part."""
+"""Stands for the checksum of a deleted part."""
 _PLACES: Final = 4
 """The number of places in a part that are compared; the first and the last bytes of the part are among them."""
 _PLACE_BYTES: Final = 4_096
@@ -93,14 +93,14 @@ class GrowingHistory:
     rewritten: int = 0
     """How often a part that was read before was found rewritten or shortened. A deleted part does not count."""
     _sums: dict[str, tuple[int, int]] = field(factory=dict)
-    """For each complete part, its length when it last changed, and its checksum at that time."""
+    """For each complete part, its length after its last change, and its checksum at that time."""
 
     def has_grown(self) -> bool:
         """Return whether a part has grown, was replaced, or is new since the last check."""
         return stamps_of(self.paths) != self.stamps
 
     def look(self) -> History:
-        """Return the complete parts; raises `HistoryNotFoundError`."""
+        """Return the history with its complete parts; raises `HistoryNotFoundError`."""
         before, self.stamps = self.stamps, stamps_of(self.paths)
         settled = {part for part, stamp in self.stamps.items() if before.get(part) == stamp}
         history = find(self.paths, self._row_groups)
@@ -123,7 +123,7 @@ class GrowingHistory:
         return attrs.evolve(history, splits=splits, damages=damages)
 
     def _compare(self, ends: Mapping[str, int], settled: Collection[str]) -> None:
-        """Count the changed parts whose beginnings differ from before, and update the checksums of changed parts."""
+        """Count the changed parts whose beginnings were rewritten, and update the checksums of all changed parts."""
         for part in (ends.keys() | self._sums.keys()) - (self._sums.keys() & settled):
             if part in self._sums:
                 end, known = self._sums[part]
@@ -160,10 +160,10 @@ class IncrementalRead:
     growth: GrowingHistory
     threads: int
     ends: dict[str, int] = field(factory=dict)
-    """For each part, where the next read begins: a byte of NDJSON, or a row group."""
+    """For each part, where the next read begins: at a byte of NDJSON, or at a row group of Parquet."""
 
     def look(self) -> tuple[History, list[InputSplit]]:
-        """Return the current history and its new part; raises `HistoryNotFoundError`."""
+        """Return the current history and the splits that were not read yet; raises `HistoryNotFoundError`."""
         history = self.growth.look()
         new: list[InputSplit] = []
         for part in history.splits:

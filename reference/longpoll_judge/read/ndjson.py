@@ -1,8 +1,8 @@
 """Reads NDJSON parts: all lines of a byte range at once with Arrow, or line by line if a line is invalid.
 
 Each invalid line becomes a `Damage` with its file and byte, and reading continues. A part compressed with zstd can only
-be read from its beginning, so it is read in pieces. If the end of such a part is missing, its complete lines are still
-read. Clocks and sources: see `source`.
+be read from its beginning, so it is read in pieces. If the end of a compressed part is missing, the complete lines
+before it are still read. `source` converts the clocks and the names of sources.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ _DECODE_LINE: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _parse_fast(content: bytes) -> pa.Table | None:
-    """Parse all lines at once. Returns None if any line may be invalid."""
+    """Parse all lines at once; returns None if any line may be invalid."""
     if not content.strip():
         return EVENT_SCHEMA.empty_table()
     if not content.startswith(b"{"):
@@ -144,8 +144,8 @@ def _parse_fast(content: bytes) -> pa.Table | None:
 def _count_lines(content: bytes) -> int:
     """Count the lines if each line has exactly one object; else return 0.
 
-    Arrow's reader requires no newline between two objects and allows newlines inside one object. Newlines within
-    strings are escaped, so if there are as many objects as lines, each line has one object.
+    Arrow's reader requires no newline between two objects and allows newlines inside one object. Because newlines
+    within strings are escaped, each line has one object if there are as many objects as lines.
     """
     octets = np.frombuffer(content, dtype=np.uint8)
     ends = np.flatnonzero(octets[:-1] == _NEWLINE)
@@ -202,7 +202,7 @@ def name_twice(content: bytes) -> str:
     """The first schema field that a JSON object names more than once; empty if no field is repeated.
 
     If a field is repeated, JSON readers differ in which value they keep, so the line is ambiguous. Arrow rejects such a
-    line too. Unknown fields are ignored and may be repeated.
+    line too. Unknown fields may be repeated, because readers ignore them.
     """
     names = [name for name, _value in _PAIRS(content.decode()) if name in FIELD_TYPES]
     return next((name for name in names if names.count(name) > 1), "")

@@ -2,7 +2,7 @@
 
 Files from other programs are converted to `schema.EVENT_SCHEMA`: unknown columns are not read, missing columns get
 defaults, and rows that are not events become `Damage`. If a file has no footer because its writer was killed, the whole
-file becomes one `Damage`. Clocks and sources: `source`.
+file becomes one `Damage`. `source` converts the clocks and the names of sources.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def read_row_groups(
 ) -> tuple[pa.Table, list[Damage]]:
     """Returns the events of row groups [first, end), and what could not be read.
 
-    If `columns` is given, other columns are skipped if the file's statistics show that their numbers are in range and
-    their types can be read. Therefore the same rows are damaged however few columns are read. If `sparse` is true,
+    If `columns` is given, another column is skipped only if the file's statistics show that its numbers are in range
+    and its type can be read, so that the same rows are damaged however few columns are read. If `sparse` is true,
     columns that have their default in every row according to the statistics are skipped too.
     """
     try:
@@ -144,7 +144,7 @@ def _is_plain(column: pa.Field) -> bool:
 
 
 def _doubtful(schema: pa.Schema) -> list[str]:
-    """Returns the columns whose damage statistics cannot show: lists, which may contain a null, and texts.
+    """Returns the columns that may be damaged whatever the statistics show: lists, which may have nulls, and texts.
 
     If the file's schema forbids nulls in lists, the result is empty, because a program that writes such a schema is
     trusted to write valid texts too.
@@ -179,7 +179,7 @@ def _at_default(group: Any) -> set[str]:
 
 
 def _is_always(seen: Any, value: int | str) -> bool:
-    """Whether the statistics of a column show only this value; false for texts whose statistics are truncated."""
+    """Whether a column has only this value, by its statistics; false for texts whose statistics are truncated."""
     try:
         return bool(seen.min == seen.max == value)
     except UnicodeDecodeError:
@@ -187,7 +187,7 @@ def _is_always(seen: Any, value: int | str) -> bool:
 
 
 def _is_small(number: Any) -> bool:
-    """Whether a value in the statistics is a number in range; columns of other types have other values there."""
+    """Whether a value in the statistics is a number in range; the statistics of other columns have other types."""
     return isinstance(number, int) and abs(number) < INTEGER_LIMIT
 
 

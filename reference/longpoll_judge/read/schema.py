@@ -44,15 +44,15 @@ LISTS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is list)
 EVENT_SCHEMA: Final = pa.schema(
     [(name, _NAME_TYPE if name in NAMES else PLAIN_SCHEMA.field(name).type) for name in FIELD_TYPES]
 )
-"""The columns of `PLAIN_SCHEMA` with the types used in memory. Only `may_hold` has nulls, for events that do not record
-it."""
+"""The columns of `PLAIN_SCHEMA` with the types used in memory. Only `may_hold` can be null, for events that do not
+record it."""
 
 DEFAULTS: Final[dict[str, Any]] = {
     field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
     for field in msgspec.structs.fields(Event)
     if not field.required
 }
-"""The default of each field for events without the field."""
+"""The value of each field in events that lack the field."""
 
 REQUIRED: Final = tuple(name for name in FIELD_TYPES if name not in DEFAULTS)
 
@@ -129,7 +129,7 @@ def _without_null_codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
-    """Replace nulls with empty lists, ten times faster than `fill_null`, because a null has length 0 already."""
+    """Replace nulls with empty lists, ten times faster than `fill_null`, because a null already has length 0."""
     return pa.ListArray.from_arrays(lists.offsets, lists.values)
 
 
@@ -171,7 +171,7 @@ def integers_of(table: pa.Table, name: str) -> NDArray[np.int64]:
 
 
 def lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns where the list of each row begins in the values, the end of the last list, and the values."""
+    """Returns the bounds of the lists (row i has values [bounds[i], bounds[i + 1])), and the concatenated values."""
     if not has_column(table, name):
         return np.zeros(len(table) + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
     lists = table[name].combine_chunks()
@@ -187,7 +187,7 @@ def spread(bounds: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[
 
 
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row as evidence: the fields of the event without default values, as in a file."""
+    """Returns a row as evidence: the fields of the event that have no default value, as in a file."""
     return {name: value for name, value in row.items() if name not in DEFAULTS or value != DEFAULTS[name]}
 
 

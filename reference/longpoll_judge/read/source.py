@@ -1,8 +1,8 @@
-"""Finds histories: directories of parts with a `meta.json`, cut into splits that can be read separately.
+"""Finds histories, which are directories of parts with a `meta.json`, and cuts them into splits.
 
-A split is a range of one part: the lines of NDJSON that begin in a byte range, row groups of Parquet, or a whole
-compressed part. Both engines read with this module, so they see the same events and the same damage. `ndjson` and
-`parquet` read the two kinds of parts.
+A split can be read separately. It is a range of one part: the lines of NDJSON that begin in a byte range, row groups of
+Parquet, or a whole compressed part. Both engines read with this module, so they see the same events and the same
+damage. `ndjson` and `parquet` read the two kinds of parts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class InputSplit(msgspec.Struct, frozen=True, order=True):
     """A byte position in an NDJSON part, or a row group of a Parquet part. A compressed part is a single split."""
     end: int
     rename: dict[str, str]
-    """Maps a source's name in the file to a new name, if several directories use this name."""
+    """Maps a source's name in the file to its new name, if several directories use the name for different sources."""
     clocks: dict[str, tuple[int, int]]
     """The clock of each source, by its name in the file: (offset_ns, uncertainty_ns)."""
 
@@ -79,7 +79,7 @@ class History:
     laws: dict[str, tuple[str, Law]]
     """For each source, the policy and the specification that its history declares."""
     hold_limits: dict[str, int]
-    """For each source, the maximum number of held pulls that the source's broker promises."""
+    """For each source, the maximum number of pulls that the source's broker promises to hold at once."""
     sources: dict[str, Source]
     """The declaration of each source, by name."""
     policy_of: dict[str, str]
@@ -91,7 +91,7 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
 
     Args:
         places: The directories.
-        known: Parquet parts that were read before and need not be read again; new parts are added to it.
+        known: The numbers of row groups in Parquet parts that were read before; new parts are added to it.
 
     Raises `HistoryNotFoundError` for a place without a history.
     """
@@ -117,8 +117,8 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
         others = {
             source.name for other, known in metas.items() if other != directory and known for source in known.sources
         }
-        # If no meta file in its own directory declares a source, a declaration in another directory is about another
-        # source of this name.
+        # A source that no meta file in its own directory declares is a different source from one of the same name that
+        # another directory declares.
         rename = {name: f"{name}#{number}" for name in others}
         declared |= {rename.get(name, name) for name in names}
         sources = meta.sources if meta else []
@@ -170,10 +170,10 @@ def _meta_in(directory: str) -> str:
 
 
 def _unread_below(directory: str) -> Damage | None:
-    """Returns the damage that a history has data in subdirectories, as a partitioned table has; None if it has none.
+    """Returns the damage if a history has data in subdirectories, as a partitioned table has; else None.
 
-    The names of such subdirectories contain some columns, so the files have no complete events. If the search fails,
-    this is damage too.
+    Part of each event is then in the names of the subdirectories, so the files have no complete events. A failed search
+    is damage too.
     """
     try:
         found = files.first_within(directory, PART_SUFFIXES, META_FILE)
@@ -209,7 +209,7 @@ def _read_meta(directory: str, damages: list[Damage]) -> Meta | None:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> None:
-    """Raise a msgspec error if an object names a field twice, because its value is then ambiguous."""
+    """Raise a msgspec error if an object names a field twice, because the field's value is then ambiguous."""
     names = [name for name, _value in pairs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -330,7 +330,7 @@ def _moved(moment_ns: NDArray[np.int64], shift_ns: Any) -> pa.Array:
 def events_by_source(
     history: History, sources: Iterable[str], columns: Sequence[str], names: Iterable[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Returns, by source, the events of these sources with one of these names."""
+    """Returns, by source, the events of `sources` whose event name is in `names`."""
     found: dict[str, list[dict[str, Any]]] = {source: [] for source in sources}
     wanted, kinds = pa.array(found, pa.string()), pa.array(names, pa.string())
     for part in history.splits:

@@ -14,7 +14,7 @@ from longpoll_spec.history import META_FILE
 def write_evidence(directory: Path, findings: Sequence[Finding]) -> int:
     """Write the evidence of every violation as a history; returns the number of violations.
 
-    The evidence of a user property is skipped, because it is two events of a pull and not a history.
+    Violations of user properties are skipped, because their evidence is only two events of a pull and not a history.
     """
     violated = [(number, one) for number, one in enumerate(findings, 1) if one.verdict == "violated" and one.meta]
     for number, finding in violated:

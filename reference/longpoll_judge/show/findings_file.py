@@ -1,7 +1,7 @@
 """A file of findings, one JSON line each, without duplicates even if the writer is killed.
 
 Each line is written with its newline and synced to disk. When the file is opened again, an incomplete last line is
-removed; its finding is then missing and can be added again. Only one process writes at a time.
+removed, so that its finding can be added again. Only one process writes at a time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from longpoll_judge.errors import StreamNotReadableError
 from longpoll_spec.tables import with_table
 
 BEGINS: Final = (b'{"property":', b'{"id":')
-"""The first bytes of lines that this module writes. An incomplete last line is removed only if it begins with these
-bytes."""
+"""The first bytes of lines that this module writes. A file whose incomplete last line begins otherwise is rejected."""
 
 
 @with_table
 class _Named(msgspec.Struct):
-    """The required fields of a line."""
+    """The fields that every line must have."""
 
     id: str
 
@@ -65,9 +64,9 @@ def _write_whole(file: BinaryIO, content: bytes) -> None:
 
 @contextmanager
 def open_stream(path: Path) -> Iterator[Stream]:
-    """Open the stream in a file, which is created if needed, for this process alone.
+    """Open a file of findings, or create it, and lock it for this process.
 
-    Raises `StreamNotReadableError` and `OSError`.
+    Raises `StreamNotReadableError` if the file has other content, and `OSError`.
     """
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
         raise StreamNotReadableError(f"{path} is not a regular file, so its contents cannot be checked; name a file")

@@ -1,8 +1,8 @@
 """The judge's HTML page as one file: the verdict, and a picture of each finding with its events to scale.
 
 Each row of a finding's picture is a request, from its receipt to its answer, or an event without a request. An
-uncertain time is drawn as wide as its interval. Jinja2 escapes all text from the history, and the page's policy allows
-neither scripts nor network access.
+uncertain time is drawn as wide as its interval. Jinja2 escapes all text from the history, and the page's
+Content-Security-Policy allows neither scripts nor network access.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from longpoll_judge.show.report import clean, followed_by, told_of
 
 FINDINGS_SHOWN_MAX: Final = 500
 EVIDENCE_SHOWN_MAX: Final = 100
-"""The maximum number of events of a finding that are shown. The last events are shown."""
+"""The maximum number of events, the last ones, that are shown of a finding."""
 ANSWERED: Final = frozenset({"answer_sent", "message_acknowledged"})
 """The events that answer a request."""
 BROKEN: Final = {
@@ -60,7 +60,7 @@ BROKEN: Final = {
     POP_IS_KEPT: "a pop, or a message that it got, was not treated as promised",
     EVIDENCE: "the record is damaged",
 }
-"""Maps each property to the meaning of its violation."""
+"""Maps each property to the sentence that describes a violation of it."""
 LATENCY_NAMES: Final = {"wake_ms": "message visible to pull answered", "late_ms": "deadline to answer"}
 
 
@@ -83,7 +83,7 @@ class Row:
     """Where the row begins, in percent of the finding's window."""
     width: float
     kind: str
-    """The finding's verdict for the request at fault, `open` for another unanswered request, else empty."""
+    """The finding's verdict if the row is the request at fault, `open` for another unanswered request, else empty."""
 
 
 def rows(finding: Finding) -> Iterator[Row]:
@@ -145,7 +145,7 @@ def sentence(result: Result) -> str:
 
 
 def why(result: Result) -> str:
-    """Return the reason for the verdict; empty if the sentence already gives it."""
+    """Return the reason for the verdict; empty if `sentence` already gives it."""
     if not result.findings:
         return ""
     worst = worst_of(result)
@@ -168,7 +168,7 @@ def groups(findings: Iterable[Finding]) -> list[Group]:
 
 
 def evidence(finding: Finding) -> list[tuple[str, str]]:
-    """Returns, for each event of a finding, its time after the first event, and its line in the record."""
+    """Returns, for each event of a finding, how long after the first event it happened, and its line in the record."""
     events = finding.shown()[-EVIDENCE_SHOWN_MAX:]
     start_ns = min((event["after_ns"] for event in events), default=0)
     return [(_moment(event, start_ns), msgspec.json.encode(event).decode()) for event in events]

@@ -1,4 +1,4 @@
-"""Describes a finding in words: its subject, and the findings with the same cause. The HTML page: `page`."""
+"""Describes a finding in words: its subject, and the findings with the same cause. `page` makes the HTML page."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The verdict so far on a history that is still written, and the event up to which it applies.
 
-A growing record has no end yet, and its held pulls have no answers. If it were judged as complete, it would be
-`unknown` for these two reasons. This module separates these reasons from evidence that is permanently missing. Two
-sources without an end stay unknown, because the first broker may have been killed. `longpoll_judge.run.follow` judges
-the history.
+A growing record has no end yet, and its held pulls have no answers. If the record were judged as complete, the verdict
+would be `unknown` for these two reasons. This module separates the two reasons from evidence that is permanently
+missing. The verdict stays `unknown` if two sources have no end, because the broker of the first source may have been
+killed. `longpoll_judge.run.follow` judges the history.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Standing:
     why: str
     """The reason why the verdict is not `valid so far`; empty if the verdict is `valid so far`."""
     not_told: int = 0
-    """The number of certain findings that are not listed."""
+    """The number of violations that are not listed."""
 
     def sentence(self) -> str:
         """Returns the verdict so far as a sentence for the user."""
@@ -55,7 +55,7 @@ def standing(result: Result) -> Standing:
 
 
 def _lacking(result: Result) -> str:
-    """Returns the first gap in the evidence that the growth of the record does not explain; empty if there is none."""
+    """Returns the first gap in the evidence that the record's growth does not explain, or an empty text."""
     if result.findings:
         return f"{result.findings[0].clause}: {result.findings[0].why}"
     unfinished = [gap for gap in result.gaps if gap["kind"] == SOURCE_END and gap["count"] == 0]
