@@ -1,4 +1,4 @@
-"""Writes the buckets of a history that is too large for one window to local files. `buckets` defines a bucket."""
+"""Writes a history that is too large for one window to local files, one for each bucket (`buckets`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Buckets:
     """The events of a history on disk, grouped into buckets of whole queues."""
 
     _weights: dict[QueueName, int]
-    """The number of events of each queue, according to the survey so far."""
+    """The number of events of each queue, as far as the history was surveyed."""
     _most: int
     """The maximum number of events of a bucket. A bucket with a single queue may have more."""
     _part_events: int
@@ -81,7 +81,7 @@ class Buckets:
         """Yield the rows of each bucket. Call this after all events were added."""
         shared = self._keys.shared()
         for bucket in range(self.count) if len(shared) else ():
-            # Read the bucket piece by piece if it is too large.
+            # Read the bucket piece by piece if it is too large for one window.
             tables = self._events(bucket)
             for table in tables if self._is_cut(bucket) else [joined(tables)]:
                 for other, events in visitors_of(table, bucket, shared):

@@ -1,9 +1,9 @@
 """Groups whole queues into buckets, for a history that is too large for one window and for Spark.
 
-The hash of (broker, topic, queue) gives an event's bucket. If a request has events in several buckets, it is judged in
-each of these buckets, with all its events, so its events are copied between the buckets. The few events that concern
-every queue are copied to each bucket, and so are the first and last answers of connections, which show how long a
-broker ran. Pops of a topic are judged in the bucket of the topic's queue -1.
+The hash of (broker, topic, queue) gives an event's bucket. If a request has events in several buckets, each of these
+buckets gets copies of all its events and judges it. Each bucket also gets copies of the few events that concern every
+queue, and of the first and last answers of connections, which show how long a broker ran. Pops of a topic are judged in
+the bucket of the topic's queue -1.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from longpoll_judge.kernel.verdict import Native, judge_window
 from longpoll_judge.read.schema import are_named, coded_texts, integers_of, lists_of
 
 WINDOW_EVENTS: Final = 300_000
-"""The maximum number of events of a window. A window with a single queue may have more."""
+"""The usual maximum number of events of a window. A window with a single queue may have more."""
 ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
 """The multiplier of the hash. It is odd, and differs from the multiplier that hashes requests."""
 CONNECTIONS_MAX: Final = 2_000
-"""If there are more connections than this, only the first and last answers of the longest-lived ones are copied."""
+"""If there are more connections than this, only the first and last answers of those that lasted longest are copied."""
 Place = Callable[[QueueName, int], int]
 """A function that gets a queue and the number of buckets, and returns the index of the queue's bucket."""
 
@@ -80,8 +80,8 @@ def are_in(table: pa.Table, bucket: int, buckets: int, place: Place = bucket_of)
 def are_common(table: pa.Table) -> Booleans:
     """Return a mask of the events that concern every queue.
 
-    These are connections that open, requests about the offsets of many queues or of none, and the first acknowledgement
-    of each source that names no send, because the sends of such a source are not judged as unanswered.
+    The mask has opened connections, requests about the offsets of many queues or of no queue, and the first
+    acknowledgement of each source that names no send, because sends of this source are not judged as unanswered.
     """
     code, asked = integers_of(table, "code"), rows_where(table, "request_received")
     found = asked & is_one_of(code, RESETS)
@@ -98,7 +98,7 @@ def are_common(table: pa.Table) -> Booleans:
 
 
 def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Iterator[tuple[int, pa.Table, bool]]:
-    """Yield the events for each bucket, and whether the bucket owns them; events that concern all queues are copied."""
+    """Yield the events of each bucket, and whether it owns them; events that concern all queues go to each bucket."""
     numbers, rows = queue_numbers(table)
     of_queue: Integers = np.array([place(name, buckets) for name in queue_names(table, rows)], dtype=np.int64)
     of = of_queue[numbers]
@@ -118,9 +118,9 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
 def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
     """Returns the first and the last answer on each connection, with their requests, to show how long a broker ran.
 
-    An answer may be in another split than its request. Therefore a split keeps answers with and without a request in
-    the split, and also its unanswered requests. For all splits together (`is_whole`), only answers with a request are
-    returned.
+    An answer may be in another split than its request. Therefore the result for one split also has answers without a
+    request, and requests without an answer. The result for all splits together (`is_whole`) has only answers with a
+    request.
     """
     connections, names = coded_texts(table, "connection")
     connection, request, (queue, _rows) = (
@@ -132,7 +132,7 @@ def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
     pulls = received[is_one_of(integers_of(table, "code")[received], PULL_CODES)]
     answers = np.flatnonzero(are_reads(table) & are_named(names)[connections])
     at = first_of(request[answers], request[pulls])
-    # If an identifier occurs twice, or an answer names another queue, the answer's request is unknown.
+    # The request of an answer is unknown if its identifier occurs twice, or if the answer names another queue.
     is_sure = (at >= 0) & (np.bincount(request[received], minlength=int(request.max(initial=0)) + 1) < 2)[
         request[answers]
     ]
@@ -165,7 +165,7 @@ def pairs_of(table: pa.Table, name: str) -> Integers:
 
 
 def judge_bucket(tables: Iterable[pa.Table], ends: pa.Table, context: Context, are_own: Native) -> pa.Table:
-    """Judge a bucket: its own events, copies of other buckets' events, and the ends of connections. Return its rows."""
+    """Judge a bucket's own events, with copied events of other buckets and the ends of connections. Return its rows."""
     guests = ends.filter(pa.array(~are_own(ends)))
     # Keep no reference to the events in this function, so that their memory is freed once the window has sorted them.
     return judge_window(each_once(joined(chain(tables, [guests])), are_own), context, are_own)

@@ -2,11 +2,11 @@
 
 The rules name the events that show a fault. This module adds the events on which the rules' events depend: the
 beginning and end of each source, the closes of their connections, deletions of the topic, and an event that shows that
-a source was inside its broker. Recorded events that are omitted are replaced with `omitted` events, so that a gap in
-the numbers always means a gap in the original record. Only violations are completed, because an unknown finding often
-depends on events that were not recorded.
+a source was inside its broker. `omitted` events replace the recorded events that the excerpt lacks, so that a gap in
+the sequence numbers always means a gap in the original record. Only violations are completed, because an unknown
+finding often depends on events that were not recorded.
 
-`kernel.window` writes the events in an excerpt.
+`kernel.window` formats the events.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ OF_CONNECTION: Final = ("connection_closed", "blocked", "unblocked")
 BOUNDED: Final = frozenset(
     {"pull.max.most", "pull.next.visible", "pull.found.visible", "pull.found.appended", "pull.hold.at_end"}
 )
-"""Clauses that depend only on the visible end at the latest time at which the store may have been read."""
+"""Clauses that depend only on the visible end of a queue at the latest time at which the broker may have read the
+store."""
 SUBJECT_FIELDS: Final = {
     "request_received": {"offset": "offset", "commit_offset": "commit_offset"},
     "answer_sent": {name: name for name in ("offset_next", "offset_min", "offset_max")} | {"offset": "offset_told"},
@@ -71,16 +72,16 @@ def completed(findings: Sequence[Finding], tables: Tables, survey: Survey, histo
 
 @define
 class Scene:
-    """Events of the whole history that findings depend on without naming them."""
+    """Events of the whole history on which findings depend, although no finding names them."""
 
     of_source: dict[str, list[Event]] = field(factory=dict)
     of_connection: dict[tuple[str, str], list[Event]] = field(factory=dict)
     deletions: list[Event] = field(factory=list)
     inside: dict[tuple[str, str], Event] = field(factory=dict)
-    """For each source and event name, the first event of this name, if only an observer inside a broker records such
+    """For each source and event name, the first event of this name. Only an observer inside a broker records such
     events."""
     ends: dict[Queue, list[End]] = field(factory=dict)
-    """For each queue, the times at which its visible end is needed."""
+    """For each queue, the times for which the excerpt must show its visible end."""
 
     def see(self, event: Event) -> None:
         """Add an event if a finding may depend on it."""
@@ -130,18 +131,18 @@ class Scene:
 
 @define
 class End:
-    """The events that show how much of a queue can have been visible at some time."""
+    """The events that show how far a queue can have been visible at some time."""
 
     until_ns: int
     first: Event | None = None
     """The message with the lowest offset in the history. Messages with lower offsets are older than the history."""
     highest: Event | None = None
-    """The highest visible end that may have been reached by then."""
+    """The highest visible end that the queue may have reached by this time."""
     later: Event | None = None
-    """The first visible end after that time, if no earlier end is recorded."""
+    """The first visible end after this time, if no earlier end is recorded."""
 
     def see(self, event: Event) -> None:
-        """Update the events with another event of the queue's log."""
+        """Replace one of the events if another event of the queue's log shows more."""
         if event["event"] != "make_visible":
             if event.get("queue_offset", -1) >= 0:
                 self.first = min(self.first or event, event, key=lambda one: (one["queue_offset"], *order_of(one)))
@@ -160,7 +161,7 @@ def _queue_of(finding: Finding) -> Queue:
 
 
 def _read_until(finding: Finding) -> int | None:
-    """Returns the latest time of the read, if the finding depends on what was visible at that time; else None."""
+    """Returns the latest time of the read if the finding depends on what was visible then; else None."""
     if finding.clause not in BOUNDED:
         return None
     ends = ("hold", "answer_sent") if finding.clause == "pull.hold.at_end" else ("answer_sent",)
@@ -210,7 +211,7 @@ def _look_at_ends(table: pa.Table, scene: Scene) -> None:
 
 
 def first_by_source(table: pa.Table, rows: Integers) -> Integers:
-    """Returns for each source its row with the lowest sequence number, among these rows."""
+    """Returns, of the given rows, each source's row with the lowest sequence number."""
     order = np.argsort(integers_of(table, "sequence")[rows], kind="stable")
     sources, _names = coded(table, "source")
     return rows[order][np.unique(sources[rows][order], return_index=True)[1]]
@@ -219,7 +220,8 @@ def first_by_source(table: pa.Table, rows: Integers) -> Integers:
 def _completed(finding: Finding, scene: Scene, survey: Survey, history: History) -> Finding:
     evidence = finding.evidence
     if finding.verdict == "violated":
-        # Keep the rule's events as they are, because a repeated event may be the fault. Add each other event only once.
+        # Keep all events that the rule named, because a repeated event may be the fault. Add any further event only
+        # once.
         shown = list(evidence)
         shown += (event for event in scene.around(finding) if event not in evidence)
         shown = [event for place, event in enumerate(shown) if place < len(evidence) or event not in shown[:place]]

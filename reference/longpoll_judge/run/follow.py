@@ -1,9 +1,9 @@
 """Judges a history while it is written, until `stops` returns True.
 
-A short history is judged again as a whole each time, by the same code as a complete one. The next judgement begins
-after a pause of at least the last judgement's duration, so at most half of the time is spent on judging. A long
-history, or a history with more findings than a result lists, is judged by its last events (`sliding`), in this process
-or as a Structured Streaming query (`spark.stream`). Each finding is reported once. The last result always judges the
+A short history is judged as a whole each time, by the same code as a complete history. The next judgement begins after
+a pause that is at least as long as the last judgement, so judging takes at most half of the time. A long history, or a
+history with more findings than a result lists, is judged by its last events (`sliding`), in this process or as a
+Structured Streaming query (`spark.stream`). Each finding is reported once. The last result is always a judgement of the
 whole history, so it is the verdict on all recorded events. `read.growing_history` finds the complete parts.
 """
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 PERIOD_S: Final = 0.5
 """The time between two checks for new events, in seconds."""
 LONG_PERIOD_S: Final = 2.0
-"""The longest time between two checks of a long history, in seconds. It is longer because large batches cost less per
-event."""
+"""The longest time between two checks of a long history, in seconds. It is longer than `PERIOD_S`, because large
+batches cost less per event."""
 REST_SHARE: Final = 4
 """The pause after a check of a long history is the check's duration times this, between `PERIOD_S` and `LONG_PERIOD_S`.
 """
@@ -55,11 +55,11 @@ UNSURE: Final = "requests and messages about which the last events leave a doubt
 
 @define(eq=False)
 class Progress:
-    """How far a history has been judged. The follower writes it, and other threads read it."""
+    """How far a history has been judged. The thread that follows the history writes it, and other threads read it."""
 
     paths: Sequence[Path | str]
     stamps: Mapping[str, Stamp] = field(factory=dict)
-    """The stamp of every part, from the check that found the last judged events."""
+    """The stamp of every part at the check that found the last judged events."""
     looked_s: float = field(factory=time.monotonic)
     """When the follower last checked for new events, in seconds of the monotonic clock."""
 
@@ -89,10 +89,10 @@ def follow(
     checkpoint: Path | None = None,
     whole_events: int = WHOLE_EVENTS,
 ) -> Result:
-    """Judge until `stops`, and call `tell` for each judgement; return the last judgement.
+    """Judge until `stops` returns True, and call `tell` with each result; return the last result.
 
-    `progress` shows other threads which input was judged last. On Spark, the query of a long history has its checkpoint
-    in the directory `checkpoint`, and the next call continues from this checkpoint. A history with fewer events than
+    `progress` shows other threads which input was judged last. On Spark, the query of a long history keeps its
+    checkpoint in the directory `checkpoint`, from which the next call continues. A history with fewer events than
     `whole_events` is judged again as a whole each time.
 
     `stops(seconds)` waits for `seconds`, or until it is time to stop, and returns whether to stop.
@@ -134,7 +134,8 @@ def follow(
             if not is_long:
                 return judged(running) if growth.has_grown() else result
             listing.picked.seen = {finding.id for finding in result.findings}
-        growth.rewritten = 0  # The whole history is judged at the end, which reads every part once more.
+        # Forget rewritten parts, because the judgement of the whole history at the end reads every part again.
+        growth.rewritten = 0
         if streaming is None:
             _follow_growing(growth, listing, tell, stops, progress)
         else:
@@ -213,7 +214,7 @@ def _follow_stream(
 
 @define(eq=False)
 class Listing:
-    """Creates results from the events so far."""
+    """Makes results of the events so far, each with the findings to list."""
 
     limits: Limits
     engine: EngineName = "local"

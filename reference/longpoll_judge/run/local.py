@@ -1,4 +1,4 @@
-"""Judges in this process, without Spark: a history of at most one window is judged at once.
+"""Judges a history in this process, without Spark. A history of at most one window is judged at once.
 
 A larger history is read once: its splits are surveyed, and its events are written to buckets of whole queues on disk.
 Each bucket is judged separately, and a bucket that is too large is cut into parts by time. `pipeline` adds up the

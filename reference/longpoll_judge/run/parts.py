@@ -1,12 +1,12 @@
 """Cuts a bucket with too many events, such as a busy queue, into parts by time, and judges each part as a window.
 
-An event is judged in the part of its time, and a request in the part in which it was received. The window of a part
-also has the following events of other parts, because the clauses compare them with the part's own events:
+An event is judged in the part that contains its time, and a request in the part in which it was received. The window of
+a part also has the following events of other parts, because the clauses compare them with the part's own events:
 
 - all events of requests and messages that have events in several parts (`buckets.visitors_of`);
 - the messages at the offsets that the part names, and the event that made the next message visible;
 - answers that deliver the offsets that the part's answers skip, and commits of the offsets that its queries returned;
-- for each queue and generation, the events with the lowest and highest offsets before the part, and of all parts.
+- for each queue and generation, the events with the lowest and highest offsets, both before the part and in all parts.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ Told = dict[QueueName, tuple[Integers, Integers]]
 
 @define
 class Needs:
-    """The offsets that a part names. The events about these offsets may lie in other parts."""
+    """The offsets that a part names, because events about these offsets may lie in other parts."""
 
     messages: Intervals = field(factory=Intervals)
     passed: Intervals = field(factory=Intervals)
@@ -134,7 +134,7 @@ class Needs:
 
 @define
 class Telling:
-    """The events of a part, grouped by the reason why other parts may need them."""
+    """The events of a part, grouped by the reason for which other parts may need them."""
 
     table: pa.Table
     messages: Told
@@ -173,7 +173,7 @@ class Telling:
         ]
         asked = [rows[_ranges(first, end)] for rows, first, end in _meeting(needs.passed, self.deliveries)]
         for rows, first, end in _meeting(needs.commits, self.commits):
-            # Of the rows that name an offset, keep the first and the last one.
+            # Of the rows that name the same offset, keep the first and the last one.
             is_there = end > first
             asked += [rows[first[is_there]], rows[end[is_there] - 1]]
         none = np.empty(0, dtype=np.int64)
@@ -181,7 +181,7 @@ class Telling:
 
 
 def _meeting(needed: Intervals, told: Told) -> Iterator[tuple[Integers, Integers, Integers]]:
-    """Yield, for each queue, the rows and the slice of these rows that lies in each needed interval."""
+    """Yield, for each queue, the rows of the told offsets, and for each needed interval the slice of rows in it."""
     for name, (first, end) in needed.of.items():
         if name in told:
             values, rows = told[name]
@@ -232,7 +232,7 @@ def _last_of(keys: tuple[Integers, ...], value: Integers) -> Integers:
 
 
 def extremes(table: pa.Table, context: Context) -> pa.Table:
-    """Return the events of each queue and generation that later events are compared with. The tables can be merged."""
+    """Return the events with which later events of each queue and generation are compared. The tables can be merged."""
     placed = place_answers(table)
     queue = queue_numbers(placed)[0].astype(np.int64)
     after_ns = integers_of(placed, "after_ns")
@@ -304,7 +304,7 @@ class Parts:
     _pieces: list[list[Piece]] = field(init=False)
     _guests: list[list[Piece]] = field(init=False)
     _before: list[pa.Table] = field(factory=list)
-    """For each part, the extremes of all events before it; the last entry holds the extremes of all events."""
+    """For each part, the extremes of all events before the part; the last entry holds the extremes of all events."""
     _common: list[pa.Table] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
@@ -356,7 +356,7 @@ class Parts:
                 self._guests[other].append(write_piece(self._file, events))
             self._common.append(taken(table, np.flatnonzero(are_common(table))))
             self._before.append(before)
-            # An answer at an extreme offset needs its request, which may lie in an earlier part.
+            # An answer with an extreme offset needs its request, which may lie in an earlier part.
             lent = read_pieces(self._file, self._guests[number])
             before = extremes(joined([before, table, *lent]), context)
         self._before.append(before)

@@ -102,7 +102,7 @@ def judge(
     properties: Sequence[OwnProperty] = (),
     say: Callable[[str], None] = lambda _text: None,
 ) -> Result:
-    """Judge the histories under the paths as one. The events of a DataFrame: `run.spark.frames`.
+    """Judge the histories under the paths as one history. `run.spark.frames` judges the events of a DataFrame.
 
     Args:
         paths: Directories, or URIs such as `s3a://bucket/history`; or a history that was already found.
@@ -185,7 +185,7 @@ def judge_on(
 
 
 RESTARTS_TOLD: Final = 5
-"""The maximum number of restarts that get one note each."""
+"""The maximum number of restarts that get a note each. If there are more, all share one note."""
 
 
 def between(start_ns: int, end_ns: int) -> str:
@@ -194,11 +194,11 @@ def between(start_ns: int, end_ns: int) -> str:
 
 
 def restart_notes(context: Context) -> list[dict[str, Any]]:
-    """Returns a note for each time at which a broker may have been restarted, seen from outside, in order of time.
+    """Returns a note for each interval in which outside observers show that a broker may have been restarted.
 
-    More than `RESTARTS_TOLD` restarts share one note, because a broker with a rare client has no connection for most of
-    the time. The notes do not change the verdict; they explain why the judge tolerates the loss of data that a kill may
-    cause.
+    If there are more than `RESTARTS_TOLD` restarts, they share one note, because a broker whose only client connects
+    rarely has no connection most of the time. The notes do not change the verdict, but explain why the judge tolerates
+    the loss of data that a kill may cause.
     """
     # Failed connection attempts of clients do not divide a restart.
     times = sorted(
@@ -223,14 +223,14 @@ Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
 def added_up(
     tally: Tally, gaps: list[Gap], survey: Survey, history: History, *, beside: Iterable[Finding], pick: Pick
 ) -> Result:
-    """Returns the result from the rows of all queues and from `beside`, the findings that belong to no queue."""
+    """Returns the result from the rows of all queues and from `beside`, the findings that belong to no queue's rows."""
     others = Others(judged=_counts_of(survey, history), findings=list(beside))
     return _add_up(tally, others, gaps, pick)
 
 
 @define
 class Others:
-    """The results that belong to no single queue."""
+    """The results that are not about a single queue."""
 
     judged: dict[str, int]
     """For each property, the number of judged events."""
@@ -246,7 +246,7 @@ def beside_of(tally: Tally) -> list[Finding]:
 
 
 def _judge_beside(history: History, survey: Survey, context: Context, others: Others) -> list[Gap]:
-    """Judge declared specifications and promised hold limits, which few histories have; returns the gaps found."""
+    """Judge declared specifications and promised hold limits, which only few histories have; returns the gaps."""
     gaps: list[Gap] = []
     if history.laws:
         found, unknown_laws, others.steps = judge_conformance(history, context)
@@ -258,7 +258,7 @@ def _judge_beside(history: History, survey: Survey, context: Context, others: Ot
 
 
 def _counts_of(survey: Survey, history: History) -> dict[str, int]:
-    """Returns, by property of whole logs and sources, how many events it applied to."""
+    """Returns, for each property of whole logs or sources, the number of events to which it applied."""
     limited = [seen.holds for name, seen in survey.sources.items() if name in history.hold_limits]
     logged = survey.observers.acknowledged + survey.observers.appended
     return {
@@ -344,7 +344,7 @@ def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = N
 def _rate(
     name: str, measured: Counter[int], found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]
 ) -> Rate:
-    """Returns how often a property about time was certainly violated, listed or not, and how often it was checked."""
+    """Returns how often a property about time was certainly violated, also unlisted, and how often it was checked."""
     title = f"{name} violated "
     violated = sum(len(group) for text, group in found.items() if text.startswith(title))
     violated += sum(count for (kind, text), count in counts.items() if kind == LEFT_OUT and text.startswith(title))

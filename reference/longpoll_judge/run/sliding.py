@@ -1,9 +1,9 @@
 """Judges a growing history by its last events, as if its record began with a gap.
 
-For the judge, the time before the kept events is a gap, and later events may still arrive. Therefore a finding that is
-certain for the kept events stays certain, and all other findings wait for the judgement of the whole history. Each
-event is judged at least twice, with the events before and after it. A request without an answer is kept for longer than
-any hold. An answered pull is counted once, when no event from before its answer can still arrive.
+The judge treats the time before the kept events as a gap, and expects later events. Therefore a finding that is certain
+for the kept events stays certain, and all other findings wait for the judgement of the whole history. Each event is
+judged at least twice, with the events before and after it. A request without an answer is kept for longer than any
+hold. An answered pull is counted once, as soon as no event from before the answer can still arrive.
 """
 
 from __future__ import annotations
@@ -47,24 +47,25 @@ from longpoll_judge.run.tally import Latest, Tally
 from longpoll_spec.history import WHITE_BOX
 
 CHECKPOINT: Final = "query-1"
-"""The name of the directory with the checkpoint of a query on Spark; its number is the version of the format."""
+"""The name of the directory with the checkpoint of a Spark query; its number is the version of the format."""
 SPAN_NS: Final = 20_000 * MS
 """How long (ns) events are kept, unless there are too many. This is longer than the time limit for an answer to a send.
 """
 EVENTS_MAX: Final = 1_000_000
 """The maximum number of events that are kept."""
 FRESH_MIN: Final = 200_000
-"""A judgement begins after this many new events, after half as many new events as are kept, or after `FRESH_NS`."""
+"""The number of new events that start a judgement. Half as many new events as are kept, or `FRESH_NS`, also start it.
+"""
 FRESH_NS: Final = 2_000 * MS
 """The longest time in ns for which new events wait until they are judged."""
 OPEN_NS: Final = 600_000 * MS
 """How long (ns) a request without an answer is kept, which must be longer than any hold."""
 SILENT_NS: Final = 10_000 * MS
-"""If a source is further behind the others than this (ns), it counts as stopped."""
+"""If a source's last event is earlier than the other sources' by more than this (ns), the source counts as stopped."""
 FINDINGS_MAX: Final = 1_000
 """The maximum number of findings that are kept; the oldest are dropped first."""
 CLOSES_MAX: Final = 20_000
-"""The number of connection closes that are kept; the latest closes stay."""
+"""The number of closes of connections that are kept, which are the latest ones."""
 RARE_MAX: Final = 50_000
 KEPT_NOTES: Final = (NOTE_ELSEWHERE, NOTE_POPS, NOTE_PROPERTIES, NOTE_REPEATED, NOTE_UNDECIDED)
 """Notes whose counts only grow. For all other notes, only the last count is known."""
@@ -79,11 +80,11 @@ class Sliding:
     wake_ms: float
     late_ms: float
     pieces: list[tuple[pa.Table, int]] = field(factory=list)
-    """Batches of events, each with its latest time."""
+    """The kept batches of events, each with the latest time of its events."""
     open: pa.Table = field(factory=lambda: joined([]))
     """Earlier requests without an answer."""
     rare: pa.Table = field(factory=lambda: joined([]))
-    """Events that findings depend on without naming them (`excerpt`)."""
+    """Events on which findings depend although the findings do not name them (`excerpt`)."""
     survey: Survey = field(factory=Survey)
     gone_ns: int = BEGINNING
     counted_ns: int = BEGINNING
@@ -94,11 +95,11 @@ class Sliding:
     """The latest time of the judged events."""
     counts: Tally = field(factory=Tally)
     notes: dict[str, int] = field(factory=dict)
-    """For each note's text, its highest count. The note about pulls that may still be answered has its last count."""
+    """For each note's text, its highest count; for the note about pulls that may still be answered, the last count."""
     unsure: int = 0
     """The number of findings that stayed unknown although all events around them were kept."""
     found: Latest[str, Found | Finding] = field(factory=Latest)
-    """The certain findings, by their names."""
+    """The certain findings, by name."""
     completed: dict[str, Finding] = field(factory=dict)
     """The certain findings, by name, each with its evidence completed to a history."""
 
@@ -201,7 +202,7 @@ class Sliding:
         return found if len(found) <= RARE_MAX else joined([found.slice(0, RARE_MAX // 4), found.slice(-RARE_MAX // 2)])
 
     def _since_gone(self, context: Context) -> Context:
-        """Returns the context for a record without the events before the kept ones, except open requests."""
+        """Returns the context as if the events before the kept ones were missing, except the open requests."""
         if self.gone_ns == BEGINNING:
             return context
         gone = gaps_of([(BEGINNING, self.gone_ns + self.survey.disorder_ns + DISORDER_NS)])
@@ -222,7 +223,7 @@ class Sliding:
         )
 
     def _settled_ns(self, context: Context) -> int:
-        """Returns the time before which no event can be missing, if the sources continue in order."""
+        """Returns the time before which no further event can arrive, if the sources continue in order."""
         latest_ns = max((seen.last_ns for seen in self.survey.sources.values()), default=0)
         moments = [
             seen.last_ns - seen.disorder_ns - DISORDER_NS
@@ -246,10 +247,10 @@ class Sliding:
 
 
 def _folded(survey: Survey) -> Survey:
-    """Reduce a survey to constant size: events in order are merged into one run and one span.
+    """Reduces a survey to constant size, by merging events in order into one run and one span.
 
-    A later batch is compared with the extremes of all earlier batches, if its sequence numbers follow those of the
-    earlier batches.
+    If a batch's sequence numbers follow those of all earlier batches, the batch is compared with the extremes of these
+    batches.
     """
     sources = {
         name: msgspec.structs.replace(seen, runs=_joined(seen.runs), spans=[_span_of(seen.spans)])
@@ -300,7 +301,7 @@ class SoFar:
     completed: dict[str, Finding]
     """Findings by name, each with its evidence completed to a history."""
     left_out: int = 0
-    """The number of findings that were dropped before a result was requested."""
+    """The number of findings that were dropped before they could be part of a result."""
     unsure: int = 0
     """The number of findings that stayed unknown."""
 

@@ -13,10 +13,11 @@ from longpoll_judge.read.schema import DEFAULTS, has_column, integers_of
 from longpoll_judge.read.source import InputSplit, read_split
 
 Extent = tuple[int, int, int, int]
-"""The number of events of a split, the lowest and the highest `after_ns`, and a checksum of some columns."""
+"""The number of events of a split, the lowest and the highest `after_ns`, and a checksum of the columns in `_SUMMED`.
+"""
 _SUMMED: Final = ("after_ns", "queue_offset", "visible_end", "code")
-"""The columns whose checksums show whether a split has changed: two splits differ in at least one of them. The list is
-short, because each column is summed twice."""
+"""The columns whose checksums show whether a split has changed, because two different splits differ in at least one of
+them. The list is short, because each column is summed twice."""
 _WEIGHTS: Final = np.array([0x9E3779B97F4A7C15 * (2 * place + 1) % 2**64 for place in range(len(_SUMMED))], np.uint64)
 """One odd factor for each column, so that a value that moved to another column changes the sum."""
 

@@ -1,4 +1,4 @@
-"""Adds up result rows, and selects the listed findings, so that memory is bounded by what a result can list.
+"""Adds up result rows, and keeps only as many findings as a result can list, which bounds the memory.
 
 A judgement of the whole history lists the earliest findings of each queue, property and verdict. A follower lists new
 findings first, then a few of the earliest, then the latest (`Picked`). New findings beyond the limit are counted.
@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 class Latest(Generic[Key, Value]):
     """The values found most recently. If a value is found again, its first form is kept.
 
-    Invariant: each value that is neither in `values` nor counted in `left_out` was reported.
+    Invariant: each value was reported, is in `values`, or is counted in `left_out`.
     """
 
     values: dict[Key, Value] = field(factory=dict)
@@ -98,7 +98,7 @@ class Tally:
 
 
 def _summed(rows: pa.Table) -> Iterator[Row]:
-    """Yield the rows; add up those that differ only in their counts, because most count latencies of one queue."""
+    """Yield the rows; sum up rows that differ only in their counts, because most rows count latencies of one queue."""
     is_counted = compute.invert(compute.is_in(rows["kind"], value_set=pa.array([FINDING, *HIGHEST])))
     kept = rows.filter(compute.invert(is_counted))
     counted = rows.filter(is_counted).group_by(["kind", "bucket", "text"]).aggregate([("count", "sum")])
@@ -160,6 +160,6 @@ def left_to_the_end(counts: Mapping[str, int]) -> list[Gap]:
 
 
 def what_is_left(gaps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the subjects that wait for the end, with their counts, as the gaps of a result report them."""
+    """Return the subjects that only the final judgement decides, with their counts, from the gaps of a result."""
     end = f": {AT_THE_END}"
     return {str(gap["why"]).removesuffix(end): gap["count"] for gap in gaps if str(gap["why"]).endswith(end)}

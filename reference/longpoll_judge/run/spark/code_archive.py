@@ -1,9 +1,9 @@
-"""Ships the judge's code with a job: a worker needs Python, PySpark, numpy and pyarrow, but not our packages.
+"""Ships the judge's code with a job. A worker needs Python, PySpark, numpy and pyarrow, but not our packages.
 
 A shipped function carries an archive of the judge's packages, with `attrs` and `msgspec`, and the pickled function. A
 worker unpacks the archive once, into Spark's directory for files, which the application removes at its end. The archive
-comes first on the import path, so an installed version of the packages does not matter. This works on any cluster, and
-through Spark Connect.
+comes first on the import path, so an installed version of the packages does not matter. The shipping works on any
+cluster, and through Spark Connect.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _arrive_with(content: bytes, digest: str, pickled: bytes) -> Callable[[Any],
         target = os.path.join(root, f"longpoll-{digest}")  # noqa: PTH118 - the same
         if target not in sys.path:
             if not os.path.isdir(target):  # noqa: PTH112 - the same
-                # Several processes of one host may unpack at the same time. Each uses its own directory, and the first
-                # one is kept.
+                # Several processes of one host may unpack at the same time, so each of them unpacks into its own
+                # directory, and the first directory is kept.
                 own = tempfile.mkdtemp(dir=root)
                 zipfile.ZipFile(io.BytesIO(content)).extractall(own)
                 try:

