@@ -1,7 +1,7 @@
 """Headers of requests about routes, topics, groups, accounts and name servers.
 
-The classes have RocketMQ's names. Most are in its packages `common/protocol/header` and
-`common/protocol/header/namesrv`. 304 GET_SYSTEM_TOPIC_LIST_FROM_NS has no header.
+The classes have RocketMQ's names, and most are in its packages `common/protocol/header` and
+`common/protocol/header/namesrv`. The request GET_SYSTEM_TOPIC_LIST_FROM_NS (304) has no header.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class GetRouteInfoRequestHeader(Header):
 
     topic: str
     accept_standard_json_only: bool | None = None
-    """Whether the client needs broker ids that are quoted in JSON; this broker always quotes them."""
+    """Whether the client can read only JSON whose broker ids are quoted. This broker always quotes them."""
 
 
 class CreateTopicRequestHeader(Header):
@@ -36,13 +36,13 @@ class CreateTopicRequestHeader(Header):
 
 
 class DeleteTopicRequestHeader(Header):
-    """215 DELETE_TOPIC_IN_BROKER."""
+    """215 DELETE_TOPIC_IN_BROKER: delete a topic."""
 
     topic: str
 
 
 class DeleteSubscriptionGroupRequestHeader(Header):
-    """207 DELETE_SUBSCRIPTIONGROUP."""
+    """207 DELETE_SUBSCRIPTIONGROUP: delete a consumer group."""
 
     group_name: str
     remove_offset: bool = False
@@ -57,7 +57,7 @@ class ViewBrokerStatsDataRequestHeader(Header):
     stats_name: str
     """The name of the statistic, such as `GROUP_GET_NUMS`."""
     stats_key: str
-    """The key for which it is counted, such as `topic@group`."""
+    """The key for which the broker counts the statistic, such as `topic@group`."""
 
 
 class NotifyMinBrokerIdChangeRequestHeader(Header):
@@ -71,7 +71,7 @@ class NotifyMinBrokerIdChangeRequestHeader(Header):
 
 
 class GetTopicStatsInfoRequestHeader(Header):
-    """202 GET_TOPIC_STATS_INFO: first and next offset of each queue of a topic; the reply's body is a table."""
+    """202 GET_TOPIC_STATS_INFO: the reply's body maps each queue of a topic to its first and next offset."""
 
     topic: str
 
@@ -89,11 +89,11 @@ class GetProducerConnectionListRequestHeader(Header):
 
 
 class GetConsumeStatsRequestHeader(Header):
-    """208 GET_CONSUME_STATS: a group's progress in each queue; the reply's body is a table by queue."""
+    """208 GET_CONSUME_STATS: the reply's body maps each queue to a group's progress in it."""
 
     consumer_group: str
     topic: str | None = None
-    """The topic; if it is absent, every topic in which the group has offsets."""
+    """The topic. If it is absent, the reply covers every topic in which the group has offsets."""
 
 
 class QueryTopicConsumeByWhoRequestHeader(Header):
@@ -115,21 +115,21 @@ class QueryConsumeQueueRequestHeader(Header):
 
 
 class QueryConsumeTimeSpanRequestHeader(Header):
-    """303 QUERY_CONSUME_TIME_SPAN: store times of each queue's messages, and of the last one that a group consumed."""
+    """303 QUERY_CONSUME_TIME_SPAN: the store times of each queue's first, last and last consumed message."""
 
     topic: str
     group: str
 
 
 class CloneGroupOffsetRequestHeader(Header):
-    """314 CLONE_GROUP_OFFSET: copy another group's offsets."""
+    """314 CLONE_GROUP_OFFSET: copy one group's offsets to another group."""
 
     src_group: str
     dest_group: str
     topic: str | None = None
-    """The topic. If it is absent, this broker copies the offsets of every topic, while RocketMQ copies nothing."""
+    """The topic. If it is absent, the broker copies nothing, as in RocketMQ."""
     offline: bool = False
-    """Whether to copy offsets of a topic to which no member of the group subscribes."""
+    """Whether to copy the offsets even if no member of the source group subscribes to the topic."""
 
 
 class GetConsumeStatsInBrokerHeader(Header):
@@ -159,7 +159,7 @@ class GetTopicConfigRequestHeader(Header):
 
 
 class GetSubscriptionGroupConfigRequestHeader(Header):
-    """352 GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings; a broker that creates groups on use creates it."""
+    """352 GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings; group auto-creation creates a missing group."""
 
     group: str
 
@@ -199,7 +199,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
     global_white_addrs: str
     """The addresses, separated by commas."""
     acl_file_full_path: str | None = None
-    """The path of the accounts' file; if it is empty, the broker's first file."""
+    """The path of the account file to change; an empty path means the broker's first account file."""
 
 
 class GetBrokerAclConfigResponseHeader(Header):
@@ -226,7 +226,7 @@ class RegisterBrokerRequestHeader(Header):
     compressed: bool = False
     """Whether the body is compressed with deflate (`compressedRegister`)."""
     body_crc32: Int32 = 0
-    """The CRC-32 of the body without the highest bit, or 0 if the sender did not compute it."""
+    """The CRC-32 of the body with the highest bit cleared, or 0 if the sender did not compute it."""
 
 
 class RegisterBrokerResponseHeader(Header):
@@ -246,7 +246,7 @@ class UnRegisterBrokerRequestHeader(Header):
 
 
 class QueryDataVersionRequestHeader(Header):
-    """322 QUERY_DATA_VERSION: whether the name server has the broker's current topics; the body is their version."""
+    """322 QUERY_DATA_VERSION: ask if the name server has the broker's current topics; the body is their version."""
 
     broker_name: str
     broker_addr: str
@@ -327,7 +327,7 @@ class DeleteTopicFromNamesrvRequestHeader(Header):
     topic: str = ""
     """The topic; if it is empty, nothing is removed."""
     cluster_name: str | None = None
-    """From 4.9.7 on: the cluster from whose brokers the topic is removed; if absent, from all brokers."""
+    """From 4.9.7 on: the cluster whose brokers lose the topic. If the field is absent, all brokers lose it."""
 
 
 class GetTopicsByClusterRequestHeader(Header):

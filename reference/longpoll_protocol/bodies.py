@@ -55,7 +55,7 @@ Items = Annotated[list[Item], Meta(max_length=ITEM_COUNT_MAX)]
 class ConsumeType(enum.Enum):
     """How a consumer gets its messages.
 
-    Members of these enums are in Java's order, because C++ clients send ordinals.
+    The members are in Java's order, because C++ clients send their ordinals.
     """
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
@@ -64,7 +64,7 @@ class ConsumeType(enum.Enum):
 
 
 class MessageModel(enum.Enum):
-    """Whether each message goes to every consumer of a group or to one."""
+    """Whether every consumer of a group gets each message, or only one of them."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
@@ -108,8 +108,8 @@ class Body(TabledStruct, rename="camel"):
             raise HeaderError(cls.__name__, "body", f"has over {cls.value_count_max} values; send less at a time")
         is_small = len(body) <= KIND_SIZE_MAX
         try:
-            # Try the form that Java writes first, because it decodes ten times as fast. That form must not have nulls,
-            # which mean absent keys.
+            # A body in Java's form decodes ten times as fast, so try that first. A small body with a null needs
+            # `_tidied`, because null means an absent key.
             if not is_small or _NULL not in bytes(body):
                 read: Self = _decoder(cls).decode(body)
                 return read
@@ -210,7 +210,7 @@ class BrokerData(Body):
     broker_addrs: dict[int, str]
     """Maps each broker id to host:port."""
     enable_acting_master: bool | UnsetType = UNSET
-    """In 5.x: whether a slave may act as the group's master."""
+    """In 5.x: whether a slave may act as the master of the brokers that share its name."""
 
 
 class TopicRouteData(Body):
@@ -277,7 +277,7 @@ class Connection(Body):
     client_addr: str
     """HOST:PORT."""
     language: str
-    """A name of `LANGUAGES`."""
+    """A name from `LANGUAGES`."""
     version: Int32
 
 
@@ -459,7 +459,10 @@ class PlainAccessConfig(Body):
 
 
 class ClusterAclConfig(Body):
-    """The reply to 54: all accounts of a broker, with their secrets (`GetBrokerClusterAclConfigResponseBody`)."""
+    """The reply to 54 (GET_BROKER_CLUSTER_ACL_CONFIG): all accounts of a broker, with their secrets.
+
+    Source: `GetBrokerClusterAclConfigResponseBody`.
+    """
 
     global_white_addrs: list[str] = field(default_factory=list)
     plain_access_configs: list[PlainAccessConfig] = field(default_factory=list)
@@ -543,7 +546,7 @@ _WHOLE: Final = struct.Struct(">7q")
 
 @frozen
 class TimerCheckpoint:
-    """The reply to 60: the timer's progress on a 5.x broker, in binary (`TimerCheckpoint.java` 5.5).
+    """The reply to 60 (GET_TIMER_CHECK_POINT): the timer's progress on a broker (`TimerCheckpoint.java` 5.5).
 
     Offset  Size  What (big-endian, signed)
     0       8     the second that is delivered next, ms; earlier ones are complete
@@ -580,13 +583,13 @@ _STRING_OR_KEY: Final = re.compile(_STRING + rb'|(\{(?>[^{}"]+|"(?>[^"\\]+|\\.)*
 
 
 def encode_by_queue(table: Mapping[MessageQueue, Any]) -> msgspec.Raw:
-    """Encode a table by queue as a part of a body, in the form of fastjson, which writes an object as a key."""
+    """Encode a map from queues to values as fastjson does, with each queue as a JSON object in the place of a key."""
     rows = (msgspec.json.encode(queue) + b":" + msgspec.json.encode(row) for queue, row in table.items())
     return msgspec.Raw(b"{" + b",".join(rows) + b"}")
 
 
 def decode_by_queue(body: Buffer, name: str) -> dict[MessageQueue, Any]:
-    """Decode the table of this name in a body, or the list of queues with `offset` that C++ clients send.
+    """Decode the member `name` of a body: a map from queues to values, or a C++ client's list of queues with offsets.
 
     Raises HeaderError.
     """

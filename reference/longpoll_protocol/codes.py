@@ -144,7 +144,7 @@ class ResponseCode(enum.IntEnum):
 
 
 class AccountsResponseCode(enum.IntEnum):
-    """Failures of changes to a broker's accounts, in 4.9; 5.x uses these numbers for other outcomes."""
+    """Response codes of 4.9 for failed changes of accounts; 5.x uses these numbers for other outcomes."""
 
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
@@ -159,7 +159,7 @@ SEND_SUCCESS_CODES: Final = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
-"""The codes that say that a sent message is stored, although perhaps not on disk or on a slave yet."""
+"""The response codes of a stored message, which is perhaps not on disk or on a slave yet."""
 
 
 class CommandFlag(enum.IntFlag):

@@ -1,6 +1,6 @@
-"""Compresses the body of a message for a send, and decompresses one up to a given size (zlib, LZ4, Zstandard).
+"""Compresses message bodies for sends, and decompresses bodies up to a size limit (zlib, LZ4, Zstandard).
 
-A message's system flag gives the compression:
+A message's system flag contains the compression:
 
 | bits | value                                                                |
 |------|----------------------------------------------------------------------|
@@ -11,7 +11,7 @@ LZ4 and Zstandard each need a package of the extra `compression`. `longpoll_clie
 compress a body.
 
 Source: `MessageSysFlag.java`, `CompressionType.java`, `ZlibCompressor.java`, `Lz4Compressor.java`,
-`ZstdCompressor.java`, alike in 4.9.7 and 5.x.
+`ZstdCompressor.java`, the same in 4.9.7 and 5.x.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_protocol.frames import Buffer
 
 LEVEL: Final = 5
-"""The level of zlib and Zstandard, as RocketMQ's `compressLevel`."""
+"""The compression level for zlib and Zstandard, which is RocketMQ's default (`compressLevel`)."""
 TYPE_SHIFT: Final = 8
 TYPE_MASK: Final = 0x7
 PIECE_SIZE: Final = 256 * 1024
-"""The greatest number of bytes that one call decompresses."""
+"""Maximum bytes of output of one call of a decompressor."""
 LZ4_PIECE_SIZE: Final = 4 * 1024
-"""The bytes of LZ4 input per call. The number is low, because the library copies the bytes after each frame's end."""
+"""The bytes of LZ4 input per call. The number is low, because at the end of each frame the library copies the bytes
+that follow it."""
 ZSTD_PIECE_SIZE: Final = 256
 """The bytes of Zstandard input per call, which decompress to at most 8 MiB, because a block of 128 KiB takes at least 4
 bytes."""

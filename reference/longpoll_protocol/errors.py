@@ -1,7 +1,7 @@
 """Errors of the wire protocol, one class for each kind of fault.
 
-A `LocalProtocolError` is a mistake of our side, and a `RemoteProtocolError` is a mistake of the peer. RocketMQ's
-response codes are values in answers and not exceptions (`codes`).
+A `LocalProtocolError` is a mistake on our side, and a `RemoteProtocolError` is a mistake of the peer. RocketMQ's
+response codes are values and not exceptions (`codes`).
 """
 
 from longpoll_spec.errors import LongpollError

@@ -1,9 +1,9 @@
 """Fast decoders and encoders for sends and pulls, with the same results as `frames` and `headers`.
 
 The decoders read the extension fields together with the rest of the header, because reading the fields as text first
-takes three times as long. The encoders fill a template. Other commands, invalid ones and those with ROCKETMQ headers
-take the normal path, which also creates the error texts. Brokers, including Java's, write a successful answer as JSON
-with the code first, so a client can use the same method.
+takes three times as long. The encoders fill a template. The normal path handles other commands, invalid commands and
+commands with ROCKETMQ headers, and also creates the error texts. Java's brokers and ours write a successful answer as
+JSON with the code first, so a client can recognise it by its first bytes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _send_decoder: Final = msgspec.json.Decoder(_SendValues, strict=False)
 
 
 def read_send(header: bytes, body: memoryview) -> SendCommand | None:
-    """Decode a send whose JSON header begins with `SEND_START`; None if the normal path must decode it."""
+    """Decode a send whose JSON header begins with `SEND_START`; returns None if `decode_frame` must decode it."""
     try:
         if not header.isascii():
             # Check that the whole header is UTF-8, because the decoder does not check the names of unknown fields.
@@ -87,7 +87,7 @@ _pull_decoder: Final = msgspec.json.Decoder(_PullValues, strict=False)
 
 
 def read_pull(header: bytes, body: memoryview) -> PullCommand | None:
-    """Decode a pull whose JSON header begins with `PULL_START`; None if the normal path must decode it."""
+    """Decode a pull whose JSON header begins with `PULL_START`; returns None if `decode_frame` must decode it."""
     if len(header) >= FEW_SIZE and mark_count(header) > FIELD_COUNT_MAX:
         # Let the normal path count the fields, because this decoder does not count unknown fields.
         return None
@@ -126,9 +126,9 @@ class TypedConnection(Connection):
         return read or decode_frame(frame)
 
     def next_sends(self, count_max: int | None = None) -> list[SendCommand]:
-        """Return the next sends that are complete in the last received data, at most `count_max`; often none.
+        """Return the next sends that are complete in the last received data, at most `count_max`, or [].
 
-        This method raises no error, because `next_event` handles the first frame that is not such a send.
+        This method raises no error, because `next_event` handles the first frame that is not a valid send.
         """
         return self._frames.next_alike(SEND_START, read_send, count_max)
 
@@ -149,7 +149,7 @@ _pack: Final = HEAD.pack
 def encode_pull_head(  # noqa: PLR0917 - positional, for it is called once an answer
     code: int, opaque: int, flag: int, status: str, offset_next: int, offset_min: int, offset_max: int, body_size: int
 ) -> bytes:
-    """Return the frame of a pull's answer up to its body of `body_size` bytes: sizes, mark 0 for JSON, and header.
+    """Return the bytes of a pull's answer that precede its body of `body_size` bytes: sizes, JSON mark and header.
 
     `status` is a name of `GetMessageStatus`, without characters that JSON escapes. Raises LocalProtocolError if the
     frame is too large for the peer.
@@ -174,13 +174,13 @@ class PullHeads:
     _body_size: int
 
     def head(self, opaque: int) -> bytes:
-        """Return the head of one answer, to be followed by a body of the common size."""
+        """Return the bytes that precede the body in the answer to the request with this opaque."""
         digits = b"%d" % opaque
         header_size = self._size + len(digits)
         return b"".join((_pack(4 + header_size + self._body_size, header_size), self._before, digits, self._after))
 
     def frames(self, opaques: Iterable[int], body: bytes) -> bytes:
-        """Returns the heads and bodies for these opaques, concatenated."""
+        """Returns the concatenated answers to the requests with these opaques, each with the same body."""
         after = self._after + body
         begins: dict[int, bytes] = {}
         parts: list[bytes] = []
@@ -198,7 +198,7 @@ class PullHeads:
 def pull_heads(  # noqa: PLR0917 - as `encode_pull_head`
     code: int, flag: int, status: str, offset_next: int, offset_min: int, offset_max: int, body_size: int
 ) -> PullHeads:
-    """Create an encoder of the heads that `encode_pull_head` returns for these arguments and any opaque.
+    """Create an encoder that returns the same bytes as `encode_pull_head` with these arguments, for any opaque.
 
     Raises LocalProtocolError if the longest head is too large for the peer.
     """
@@ -229,7 +229,7 @@ def encode_send_head(  # noqa: PLR0917 - what differs between two answers
 SENT_START: Final = b'{"code":0,'
 """The first bytes of the header of every successful answer."""
 SENT_MARK: Final = b'"msgId"'
-"""A part of the header that only answers to sends have."""
+"""Of all successful answers, only answers to sends have this key in their header."""
 Failure = TypeVar("Failure", bound=Exception)
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 
@@ -256,7 +256,7 @@ _sent_decoder: Final = msgspec.json.Decoder(_SentValues, strict=False)
 
 
 def read_sent(header: bytes, body: memoryview) -> SentAnswer | None:
-    """Decode a send's answer whose JSON header begins with `SENT_START`; None if the normal path must decode it."""
+    """Decode a send's answer that begins with `SENT_START`; returns None if `decode_frame` must decode it."""
     if SENT_MARK not in header or not header.isascii():
         # Let the normal path check the names of unknown fields, which may be invalid text.
         return None
@@ -303,7 +303,7 @@ class SentConnection(Connection):
         return read_sent(bytes(frame.header), frame.body) or decode_frame(frame)
 
     def next_sent(self) -> list[SentAnswer]:
-        """Return the next answers to sends that are complete in the last received data; often none.
+        """Return the next answers to sends that are complete in the last received data, or [].
 
         This method raises no error, because `next_event` handles the first frame that is not such an answer.
         """

@@ -1,8 +1,8 @@
 """Splits a byte stream into frames, decodes frames to commands, and encodes commands.
 
 The reader has three goals, in this order: a hostile length costs nothing, each byte is copied a bounded number of
-times, and a body can be kept for any time. A frame that is inside one chunk is returned as views, without a copy. A
-frame that spans chunks is gathered in a growing array, and copied once when it is complete.
+times, and a caller may keep a body for any time. A frame that is inside one chunk is returned as views, without a copy.
+A frame that spans chunks is gathered in a growing array, and copied once when it is complete.
 
 After a `RemoteProtocolError` the caller must close the peer's connection, as RocketMQ does. `headers` checks for
 missing fields. For bodies see `bodies` and `message`.
@@ -188,7 +188,7 @@ class FrameReader:
     def next_alike(
         self, start: bytes, read: Callable[[bytes, memoryview], T | None], count_max: int | None = None
     ) -> list[T]:
-        """Read adjacent, complete JSON frames of the chunk whose headers begin with `start`, at most `count_max`.
+        """Decode at most `count_max` complete JSON frames of the chunk, until a header does not begin with `start`.
 
         `read` gets a header and its body, and raises no error. A frame that begins otherwise, or for which `read`
         returns None, stays for `next_frame`.
@@ -203,8 +203,8 @@ class FrameReader:
             length, header_size = _unpack_head(content, at)
             header_at = at + HEAD_SIZE
             body_at, stop = header_at + header_size, at + LENGTH_SIZE + length
-            # These are the checks of `check_length` and `check_mark`. With another serialisation, the mark looks like
-            # the size of a header that is too large.
+            # These are the checks of `check_length` and `check_mark`. If the serialisation is not JSON, the mark looks
+            # like the size of a header that is too large.
             if length > self._size_max or header_size > HEADER_SIZE_MAX or not header_at < body_at <= stop <= size:
                 break
             if not content.startswith(start, header_at):
@@ -291,17 +291,16 @@ FIELD_COUNT_MAX: Final = 1_000
 """Maximum number of extension fields in a header. RocketMQ's largest headers have about thirty fields, so more would
 only waste processor time."""
 FEW_SIZE: Final = FIELD_COUNT_MAX * len(b'"":0,')
-"""A JSON header with fewer bytes than this cannot have more than `FIELD_COUNT_MAX` fields, so they need not be counted.
-"""
+"""A JSON header with fewer bytes than this has at most `FIELD_COUNT_MAX` fields, so its fields need not be counted."""
 _MARK_COUNT_MAX: Final = 20_000
-"""Maximum number of name ends, `":`, in a header. The limit is higher than that of fields, because properties that
+"""Maximum number of name ends, `":`, in a header. The limit is higher than `FIELD_COUNT_MAX`, because properties that
 contain JSON have name ends too."""
 _SPACE: Final = b" \t\r\n"
 
 
 @with_table
 class HeaderNumbers(msgspec.Struct, gc=False):
-    """A header without its extension fields, in either encoding. The attributes have the names in JSON."""
+    """A header without its extension fields, in either encoding. The attributes have the same names as in JSON."""
 
     code: Int32 = 0
     language: str = "JAVA"
@@ -320,7 +319,7 @@ class HeaderValues(HeaderNumbers, gc=False):
 
 @with_table
 class _OddHeader(msgspec.Struct):
-    """A header in a form that fastjson accepts too: null for a number, any language, numbers and booleans as fields."""
+    """A header with unusual values that fastjson accepts, such as null for a number, or a number for a text."""
 
     code: Int32 | None = 0
     language: msgspec.Raw = msgspec.Raw(b'"JAVA"')
@@ -355,7 +354,7 @@ _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def mark_count(header: bytes | memoryview) -> int:
-    """Returns an upper bound of the number of names in a JSON header, much faster than decoding the header."""
+    """Returns an upper bound of the number of names in a JSON header, without decoding the header, which is slow."""
     return bytes(header).translate(None, _SPACE).count(b'":')
 
 
@@ -561,8 +560,8 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     code: int
     """The number of a `RequestCode` in a request, or of a `ResponseCode` in a reply. Unknown numbers are allowed."""
     opaque: int = 0
-    """The number by which the requester finds the reply. The requester chooses it, and the reply has the same number.
-    """
+    """A number that the requester chooses and the reply repeats, so that the requester can match the reply to its
+    request."""
     flag: int = 0
     """`CommandFlag` bits."""
     ext_fields: dict[str, str] | None = None
@@ -641,7 +640,7 @@ def encode(command: Command, size_max: int = FRAME_SIZE_MAX) -> list[Buffer]:
 
 
 def encode_head(command: Command, body_size: int, size_max: int = FRAME_SIZE_MAX) -> bytes:
-    """Return the frame up to a body of `body_size` bytes; ignores `command.body`.
+    """Return the bytes of a frame that precede its body of `body_size` bytes; ignores `command.body`.
 
     Raises LocalProtocolError if the command does not fit the protocol.
     """
@@ -668,7 +667,7 @@ def encode_reply_head(
     serialisation: Serialisation | None = None,
     size_max: int = FRAME_SIZE_MAX,
 ) -> bytes:
-    """Return the frame of a reply up to its body, without creating a Command, which makes this function fast.
+    """Return the bytes of a reply's frame that precede its body. No Command is created, so this function is fast.
 
     Write the returned bytes and then `body_size` bytes, which may be in several buffers. The reply has the
     serialisation of the request unless you pass `serialisation`, because 4.9 always answers woken pulls in JSON. Raises

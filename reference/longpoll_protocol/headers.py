@@ -64,9 +64,9 @@ class Header(TabledStruct, rename="camel", gc=False):
 
     @classmethod
     def _decode_as_java(cls, fields: Mapping[str, str]) -> Self:
-        """Decode fields that the fast decoder refused.
+        """Decode fields that the fast decoder refused, and raise HeaderError for a faulty field.
 
-        This method accepts "+1", "007" and any text as a boolean, or reports the faulty field.
+        Numbers such as "+1" and "007" are accepted. Any text is accepted for a boolean, and only "true" is true.
         """
         values: dict[str, Any] = dict(fields)
         numbers, booleans = _kinds(cls)
@@ -124,7 +124,8 @@ _SUBSCRIPTION = PullSysFlag.SUBSCRIPTION.value
 class PullMessageRequestHeader(Header):
     """11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE: messages of one queue from an offset on.
 
-    The last three numbers are required only if `sysFlag` uses them, as was observed on real brokers.
+    As was observed on real brokers, `commitOffset`, `suspendTimeoutMillis` and `subVersion` are required only if
+    `sysFlag` uses them.
     """
 
     consumer_group: str
@@ -323,7 +324,7 @@ class RecallMessageRequestHeader(Header):
 
     topic: str = ""
     recall_handle: str = ""
-    """The handle in the answer to the send."""
+    """The handle that the broker returned in its answer to the send."""
     producer_group: str | None = None
 
 
@@ -334,7 +335,7 @@ class QueryConsumerOffsetRequestHeader(Header):
     topic: str
     queue_id: Int32
     set_zero_if_not_found: bool | None = None
-    """Whether the answer may be 0 instead of an error if there is no offset; only 5.x uses it."""
+    """Whether the answer may be 0 instead of an error if there is no offset; only 5.x uses this field."""
 
 
 class UpdateConsumerOffsetRequestHeader(Header):
@@ -386,7 +387,7 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
 
 
 class UnregisterClientRequestHeader(Header):
-    """35 UNREGISTER_CLIENT: leave these groups."""
+    """35 UNREGISTER_CLIENT: remove a client from its producer group and consumer group."""
 
     client_id: str = field(default="", name="clientID")
     producer_group: str | None = None
@@ -420,7 +421,7 @@ class ResetOffsetRequestHeader(Header):
     queue_id: Int32 | None = None
     """In 5.x: the only queue to reset; a negative number means every queue."""
     offset: Int64 | None = None
-    """In 5.x, together with a queue: the offset to reset to, instead of a time; -1 means none."""
+    """In 5.x, together with a queue: the offset to reset to, instead of a time; -1 means no offset."""
 
 
 class GetConsumerStatusRequestHeader(Header):

@@ -73,7 +73,7 @@ HEAD_SIZE: Final = 48
 FIXED_SIZE: Final = HEAD_SIZE + 8 + 8 + 8 + 4 + 8 + 4 + 1 + 2
 """The size of an empty V1 record with IPv4 hosts, 91 bytes."""
 Lookup: TypeAlias = Callable[[str], str | None]
-"""Returns a property of a message by its name; None if it is absent or empty."""
+"""A function that returns a message's property by its name; None if the property is absent or empty."""
 _AFTER_HOSTS: Final = struct.Struct(">iqi")
 _LONG: Final = struct.Struct(">q")
 _PLAIN: Final = struct.Struct(">4xI28xi16xq20xi")
@@ -89,7 +89,7 @@ def as_int32(value: int) -> int:
 
 @with_table
 class Damage(msgspec.Struct, frozen=True):
-    """Why bytes are not a complete record: at `offset` bytes from the start is `found` instead of `expected`."""
+    """Why bytes are not a complete record: `offset` bytes after the start, they have `found` instead of `expected`."""
 
     offset: int
     found: str
@@ -126,8 +126,8 @@ class Record(msgspec.Struct, frozen=True):
     def lacks_sector(self, file_size: int) -> bool:
         """Whether topic and properties look as if a crash had lost a part: a sector of zeros, or zeros at the end.
 
-        No checksum covers topic and properties, and messages of our broker never look like this (`with_zeros`). The
-        files of the log have `file_size` bytes.
+        No checksum covers topic and properties, but `with_zeros` ensures that messages of our broker never look like
+        this. `file_size` is the size of each file of the log, in bytes.
         """
         if b"\0" not in self.properties and "\0" not in self.topic:
             return False
@@ -216,8 +216,8 @@ def _decode_rest(  # noqa: PLR0911  one return a way to be damaged
 def with_zeros(encoded: bytes) -> bytes:
     """Change encoded properties that have zero bytes, so that they do not look like bytes that a crash has lost.
 
-    An end mark after a trailing zero is added, which has no other effect. Raises MessageRefusedError if so many zeros
-    are consecutive that they could fill a sector.
+    After a trailing zero this function adds an end mark, which decoders ignore. Raises MessageRefusedError if so many
+    zeros are consecutive that they could fill a sector.
     """
     if _SECTOR_OF_ZEROS in encoded:
         raise MessageRefusedError(
@@ -247,14 +247,13 @@ def property_of(encoded: bytes, name: str) -> str | None:
         return None
     stop = encoded.find(b"\x02", start)
     value = encoded[start:] if stop < 0 else encoded[start:stop]
-    # An empty value does not count, so an earlier pair with the same name may count. Empty values are rare, so all
-    # pairs are decoded then.
+    # If the value is empty, an earlier pair with the same name counts, so decode all pairs. Empty values are rare.
     return value.decode("utf-8", "replace") if value else decode_properties(encoded).get(name)
 
 
 SEARCHED_COUNT_MAX: Final = 4
-"""The maximum number of names that are searched in the encoded properties. An expression may have a thousand names, so
-with more names than this all properties are decoded."""
+"""The number of property names that a lookup searches in the encoded properties. For further names it decodes all
+properties once, because an expression may have a thousand names."""
 
 
 def lookup_in(record: memoryview) -> Lookup:

@@ -83,7 +83,7 @@ class BatchMessage:
 
     body: Buffer
     properties: str
-    """The properties as text, each as name 01 value 02."""
+    """The properties as text: each property's name, the character 01, its value, and the character 02."""
     flag: int = 0
 
 

@@ -20,7 +20,7 @@ NAME_SIZE_MAX: Final = 127
 one signed byte.
 """
 GROUP_SIZE_MAX: Final = 255
-"""Maximum characters of a group in 4.9 (`Validators.CHARACTER_MAX_LENGTH`), which only its clients check."""
+"""Maximum characters of a group in 4.9 (`Validators.CHARACTER_MAX_LENGTH`), which clients check but brokers do not."""
 GROUP_SIZE_MAX_5: Final = 120
 """Maximum characters of a group in 5.x (`TopicValidator.GROUP_MAX_LENGTH`), which its broker checks."""
 LONG_GROUP_SIZE_MAX: Final = 1024
@@ -60,7 +60,7 @@ cluster.
 """
 SYSTEM_PREFIX: Final = "rmq_sys_"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-"""The suffix of the topic of a cluster for replies between clients."""
+"""The name of a cluster and this suffix form the name of the cluster's topic for replies between clients."""
 FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 """The names of `TopicFilterType`."""
 
@@ -93,7 +93,7 @@ def queue_name_problem(name: str) -> str | None:
 def group_problem(group: str) -> str | None:
     """Returns why 5.x refuses a group name, in its own words; None if it accepts the name.
 
-    The text has the first `GROUP_SIZE_MAX` characters of the name.
+    The returned text quotes at most the first `GROUP_SIZE_MAX` characters of the name.
     """
     if not group.strip():
         return "The specified group is blank."

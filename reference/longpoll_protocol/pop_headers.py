@@ -1,4 +1,4 @@
-"""Codes and headers of RocketMQ 5's pops: pop, notification, acknowledgement and a changed invisible time.
+"""Codes and headers of RocketMQ 5's pops, notifications, acknowledgements and changes of invisible times.
 
 A receipt handle (`extraInfo`, property `POP_CK`) has eight fields between spaces: the first offset of the pop, pop
 time, invisible time, revive queue, 0 or the version of the retry topic, broker, queue and queue offset.
@@ -25,7 +25,7 @@ _HANDLE_SIZE: Final = 8
 
 
 class PopCode(enum.IntEnum):
-    """The codes of requests about pops. The last two codes are for a single message."""
+    """The codes of requests about pops. An ACK_MESSAGE or CHANGE_MESSAGE_INVISIBLETIME is about a single message."""
 
     POP_MESSAGE = 200_050
     NOTIFICATION = 200_054
@@ -60,7 +60,8 @@ class PopMessageRequestHeader(Header):
 class PopMessageResponseHeader(Header):
     """The reply to 200050 (POP_MESSAGE).
 
-    The body has the records, and the last three fields repeat their queues and offsets as text.
+    The body has the records. `start_offset_info`, `msg_offset_info` and `order_count_info` repeat their queues and
+    offsets as text.
     """
 
     pop_time: Int64

@@ -30,10 +30,10 @@ _JOINS: Final = tuple(
     )
     for width in (8, 16, 32, 64, 128, 256)
 )
-"""Triples of (bits of a value, mask, excess), one for each step that joins neighbouring values into one, from single
-characters to half a piece."""
+"""Triples of (width, mask, excess), one for each step that joins neighbouring values of `width` bits into one, from
+single characters to halves of a piece."""
 _JOINS_OF: Final = tuple(_JOINS[: max(size - 1, 0).bit_length()] for size in range(_PIECE_SIZE + 1))
-"""The joins that a piece needs, by the number of its characters."""
+"""The joins that a piece needs, indexed by its number of characters."""
 _POWERS: Final = tuple(31**exponent & 0xFFFFFFFF for exponent in range(_PIECE_SIZE + 1))
 
 
@@ -96,7 +96,7 @@ def word_hash(word: str) -> int:
 
 _kept_hash: Final = lru_cache(maxsize=4096)(java_hash)
 KEPT_SIZE_MAX: Final = 255
-"""Maximum characters of a cached word, because peers choose the words."""
+"""Maximum characters of a word whose hash is cached. The limit exists because peers choose the words."""
 
 
 CLUSTER: Final = "CLUSTER"
@@ -141,10 +141,10 @@ class PropertiesForm:
     """The stored form of properties in one version of RocketMQ."""
 
     table_size: int
-    """The initial number of buckets in the map. The number doubles when more names than three quarters of it are in the
-    map."""
+    """The initial number of buckets in the map, which doubles when there are more names than three quarters of the
+        buckets."""
     marks_last: bool
-    """Whether the last pair has an end mark, too."""
+    """Whether the last pair has an end mark, like the other pairs."""
 
 
 FORM_4_9: Final = PropertiesForm(16, marks_last=False)
@@ -169,7 +169,7 @@ def decode_properties(encoded: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Encode the text of a client, with an end mark for each pair.
+    """Encode properties as the text that clients send, with an end mark after each pair.
 
     Raises LocalProtocolError if a name or value contains a mark.
     """
@@ -180,9 +180,9 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_4_9, *, without: str = "") -> bytes:
-    """Encode the stored form, in the order of a Java `HashMap` that was filled name by name.
+    """Encode properties in the stored form, in the order of a Java `HashMap` that was filled name by name.
 
-    The property `without` counts for the order, because it was in the map, but it is not written.
+    The property named `without` is not written, but it affects the order, because Java's map contained it.
     """
     names = hash_order(tuple(properties), form.table_size) if len(properties) > 1 else properties
     text = PAIR_END.join([f"{name}{NAME_END}{properties[name]}" for name in names if name != without])
@@ -201,7 +201,7 @@ def hash_order(names: tuple[str, ...], table_size: int = FORM_4_9.table_size) ->
 
 
 def _spread(code: int) -> int:
-    """Combine the high half of a hash with the low one, as `HashMap.hash` does."""
+    """XOR the high half of a hash into the low half, as `HashMap.hash` does."""
     code &= 0xFFFFFFFF
     return code ^ code >> 16
 
@@ -221,7 +221,7 @@ _LONGEST_MS: Final = LEVEL_DAYS_MAX * _UNITS_MS["d"]
 def delay_levels_ms(text: str) -> tuple[int, ...]:
     """Parse the delays of levels into milliseconds; raises ValueError, which names the invalid level.
 
-    `ScheduleMessageService.parseDelayLevel` of 4.9.7 does the same, but accepts negative times, and only single spaces.
+    `ScheduleMessageService.parseDelayLevel` of 4.9.7 also accepts negative times, but only single spaces.
     """
     levels = text.split()
     if not 0 < len(levels) <= LEVEL_COUNT_MAX:

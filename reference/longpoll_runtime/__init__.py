@@ -6,7 +6,7 @@ scheduler with virtual time, and over a file layer that loses unsynced pages. A 
 `runtime.step("hold")`, marks a place between two critical sections and is named after an action of the specification. A
 scheduling point does nothing in production.
 
-The command line handles processes and signals.
+The interface excludes processes and signals, which the command line handles.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class MappedFile(Protocol):
     def sync(self, start: int, stop: int) -> None:
         """Make bytes [start, stop) durable (msync).
 
-        After a failure, the operating system may treat pages that were not written as written, so that the next sync
-        succeeds (see `write_anew`).
+        After a failure, the operating system may regard unwritten pages as written, so that the next sync succeeds
+        without writing them (see `write_anew`).
         """
         ...
 
@@ -150,7 +150,7 @@ class MappedFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Release `view`. The memory stays mapped until its last slice is released."""
+        """Release `view`. The memory stays mapped until the last slice of `view` is released."""
         ...
 
 
@@ -291,7 +291,7 @@ class PlainSocket(Socket, Protocol):
     """A socket without TLS that gives access to kernel state."""
 
     def acknowledge(self) -> None:
-        """Make the kernel acknowledge the read bytes now, unless unread bytes wait."""
+        """Make the kernel acknowledge the read bytes now, unless other received bytes are still unread."""
         ...
 
     def arrived(self) -> tuple[int, int]:
@@ -319,7 +319,7 @@ class Listener(Protocol):
         ...
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
-        """Returns a connection and its peer's address; raises BlockingIOError if none waits."""
+        """Returns a connection and its peer's address; raises BlockingIOError if no connection waits."""
         ...
 
     def fileno(self) -> int:
@@ -355,7 +355,7 @@ class Poller(Protocol):
         ...
 
     def close(self) -> None:
-        """Release its resources."""
+        """Release the poller's resources."""
         ...
 
 
@@ -416,14 +416,14 @@ class Runtime(Protocol):
         ...
 
     def look_up(self, host: str, port: int) -> str:
-        """Resolve a host to its first numeric address; raises OSError without one. The lookup may take many seconds."""
+        """Resolve a host to its first numeric address; raises OSError if it has none. This may take many seconds."""
         ...
 
     def begin_connect(self, address: str, port: int) -> PlainSocket:
         """Begin to connect to a numeric address, without waiting.
 
-        The socket becomes writable when it is connected, and readable if connecting fails. Raises OSError on an
-        immediate failure; on a later failure, the first `recv_into` of the socket raises it.
+        The socket becomes writable when it is connected, and readable if connecting fails. An immediate failure raises
+        OSError here, and a later failure raises it in the socket's first `recv_into`.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Pauses a thread at a chosen line, to force an interleaving between two lines of user code.
 
-Only lines of the program under test are counted, and not lines of Python, of installed packages or of this project. If
-a debugger or a coverage tool is active, no thread is paused. The calling thread and threads that are started later can
-be paused, and only in Python code.
+Lines of Python's library, of installed packages, of `longpoll_kit` and of `longpoll_runtime` are not counted. If a
+debugger or a coverage tool is active, no thread is paused. Only the calling thread and threads that are started later
+can be paused, and only in Python code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_COUNTED: Final = (
 class Pause:
     """Pauses the first thread that reaches the n-th counted line.
 
-    Invariant: `_left` is the number of lines until the pause, and below 0 while a thread is paused and afterwards.
+    Invariant: `_left` is the number of lines to count before the pause, and is negative once a thread was paused.
     """
 
     def __init__(self, line: int) -> None:
@@ -63,7 +63,7 @@ class Pause:
             threading.settrace(before)
 
     def wait_reached(self) -> bool:
-        """Wait until a thread is paused, at most `PAUSE_S`; returns whether a thread is or was paused."""
+        """Wait at most `PAUSE_S` until a thread is paused; returns whether a thread is or was paused."""
         self._reached.wait(PAUSE_S)
         return self._left < 0
 

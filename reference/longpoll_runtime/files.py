@@ -54,7 +54,8 @@ longer, and are read sequentially."""
 # The locked files of this process, so that the error can say whether this or another process has locked a file.
 _locked: Final[set[str]] = set()
 _WHOLE_FILE: Final = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-"""C's `struct flock`: type, whence, start, length (0: to the end), and no process."""
+"""C's `struct flock` for a write lock of the whole file: type, whence, start, length (0 means to the end), no process.
+"""
 _locked_guard: Final = threading.Lock()
 
 
@@ -80,7 +81,7 @@ class _Action(ctypes.Structure):
 
 _SA_SIGINFO: Final = 4
 _ADDRESS_AT: Final = 16
-"""The offset in C's `siginfo_t` of the address of a fault."""
+"""The offset of the faulting address in C's `siginfo_t`."""
 _mapped_sizes: Final[dict[int, int]] = {}
 """Maps the address of each mapped file to its size in bytes."""
 _cut: Final[set[int]] = set()
@@ -90,10 +91,10 @@ _previous: Final = _Action()
 
 
 def _use_zeros(number: int, info: int, _context: int) -> None:
-    """Map a page of zeros where a file was truncated, so that reads and writes there continue; its sync then fails.
+    """Map a page of zeros where a file was truncated, so that reads and writes continue; the file's next sync fails.
 
-    Without this handler, SIGBUS would end the process. The kernel calls it on the thread that used the page, which may
-    hold the interpreter lock.
+    Without this handler, SIGBUS would end the process. The kernel calls the handler on the thread that used the page,
+    which may hold the interpreter lock.
     """
     address: int = ctypes.c_void_p.from_address(info + _ADDRESS_AT).value or 0
     start = next((start for start, size in list(_mapped_sizes.items()) if start <= address < start + size), None)
@@ -181,8 +182,8 @@ class RealMappedFile:
     def clear_from(self, start: int) -> None:
         """Clear everything from `start` on, and free its disk blocks; the length stays the same.
 
-        If nothing was written there, this method does nothing, which makes opening a store with many queues much
-        faster.
+        If nothing was written after `start`, this method does nothing, which makes opening a store with many queues
+        much faster.
         """
         size = len(self.view)
         if start >= size or self._is_clear_from(start):
@@ -201,7 +202,7 @@ class RealMappedFile:
             os.close(descriptor)
 
     def _is_clear_from(self, start: int) -> bool:
-        """Whether everything from `start` on is zero: the rest of its page, and a hole after it."""
+        """Whether the page of `start` has only zeros from `start` on, and a hole follows it."""
         if start < 0:
             return False
         page_stop = min(len(self.view), start + -start % mmap.PAGESIZE)
@@ -241,7 +242,7 @@ class RealMappedFile:
         return OSError(errno.EIO, "the file was cut while it was in use; restore it and restart", self._path)
 
     def write_anew(self, start: int, stop: int) -> None:
-        """Make the next sync write bytes [start, stop) again, by storing a byte of each page that is not zero."""
+        """Make the next sync write bytes [start, stop) again, by storing a byte of each page that is not all zeros."""
         view = self.view
         for at in range(start - start % mmap.PAGESIZE, stop, mmap.PAGESIZE):
             page = bytes(view[at : at + mmap.PAGESIZE])
@@ -249,7 +250,7 @@ class RealMappedFile:
                 view[at] = page[0]
 
     def close(self) -> None:
-        """Release the view; the memory is released with its last slice."""
+        """Release the view; the memory is unmapped when the last slice of the view is released."""
         self._address = 0
         # A response that is being sent may still use a slice, which keeps the file mapped.
         with contextlib.suppress(BufferError):

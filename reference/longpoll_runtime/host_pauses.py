@@ -5,12 +5,12 @@ time. The kernel also reports how long the threads of the load and of the broker
 delay are host pauses, which an idle machine would not have. Waiting for anything else, such as a disk or a lock, does
 not count.
 
-Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run queue. The
-number grows when a wait ends, so a wait is assumed to end when the watch reads the number.
+The kernel reports the waits in the second number of Linux's `/proc/<process>/task/<thread>/schedstat`, in nanoseconds.
+The number grows when a wait ends, so a wait is assumed to end when the watch reads the number.
 
 Three programs subtract the pauses from the delay of a late response: the race test (`longpoll.wire.race`), the kit
-(`longpoll_kit.polls`) and the pytest plugin (`longpoll.pytest_plugin`). The judge subtracts no pauses, because it has
-only intervals.
+(`longpoll_kit.polls`) and the pytest plugin (`longpoll.pytest_plugin`). The judge subtracts no pauses, because
+recordings do not contain them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Final, Self
 
 SLEEP_S: Final = 0.001
 STALL_MS: Final = 50.0
-"""A delay of the watching thread counts as a pause if it is longer than this, in milliseconds. The interpreter may give
-each other thread 5 ms before it switches."""
+"""A delay of the watching thread counts as a pause if it is at least this long, in milliseconds. The limit is far above
+the 5 ms for which the interpreter may let another thread run."""
 WAIT_MS: Final = 2.0
 """The shortest wait for a processor that counts, in milliseconds. A time slice of the kernel's scheduler is about as
 long."""
@@ -50,10 +50,10 @@ def read_wait_ns(path: str) -> int:
 class HostPauseWatch:
     """Records the host pauses inside its `with` block.
 
-    Invariant: `_stalls` has every pause that ended before `_seen_ns`, in the order of their ends; it changes under the
-    lock `_changed`. `process_id` is the broker's process; if it is None, only this process, which makes the load, is
-    watched. A longer `sleep_s` takes less processor time, but pauses are detected later. A test passes its own clock,
-    list of a process's threads, and function that reads a thread's wait.
+    Invariant: `_stalls` has every pause that ended before `_seen_ns`, sorted by end, and changes under the lock
+    `_changed`. `process_id` is the broker's process; if it is None, only this process, which makes the load, is
+    watched. A longer `sleep_s` takes less processor time, but pauses are detected later. Tests replace `now_ns`,
+    `list_threads` and `read_wait_ns`.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class HostPauseWatch:
             self._changed.wait_for(lambda: self._seen_ns >= moment_ns or self._ended.is_set())
 
     def note_sleep(self, begin_ns: int, end_ns: int) -> None:
-        """Record a sleep that took too long."""
+        """Record a sleep of at least `STALL_MS` as a pause."""
         if (end_ns - begin_ns) / 1e6 >= STALL_MS:
             self._note(begin_ns, end_ns)
 
     def note_wait(self, wait_ns: int, end_ns: int) -> None:
-        """Record a wait for a processor, unless the wait is short."""
+        """Record a wait for a processor as a pause if it took at least `WAIT_MS`."""
         if wait_ns / 1e6 >= WAIT_MS:
             self._note(end_ns - wait_ns, end_ns)
 
@@ -141,7 +141,7 @@ class HostPauseWatch:
                     self._changed.notify_all()
 
     def _runs(self) -> int:
-        """Return the time. If the last call was long ago, record a pause, because little is done between two calls."""
+        """Return the time, and record a pause if the last call of this method was long ago."""
         now_ns = self._now_ns()
         self.note_sleep(self._ran_ns, now_ns)
         self._ran_ns = now_ns

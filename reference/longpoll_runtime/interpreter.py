@@ -1,14 +1,14 @@
 """Tunes the interpreter for a process that only serves (`longpoll serve`). The settings are global.
 
 Garbage collection: the many short-lived objects of a broker have no cycles, so reference counts free them. By default,
-the collector still checks the young objects each time that 700 more objects exist, for example held pulls, and it often
-checks all objects, which takes a third of the time of a send. Exceptions do create cycles, so collections are made rare
+the collector still checks the young objects whenever 700 more objects exist, such as held pulls. It also checks all
+objects often, which takes a third of the time of a send. Exceptions do create cycles, so collections are made rare
 instead of disabled.
 
 Thread switches: the I/O thread releases the interpreter at every system call. While another thread computes, such as
-the flusher when it indexes keys, the I/O thread by default waits 5 ms for the interpreter, in which it could have
-answered hundreds of requests. With a shorter switch interval it hardly waits, which raises the throughput of producers
-with keys by a quarter.
+the flusher when it indexes keys, the I/O thread by default waits 5 ms for the interpreter, and could have answered
+hundreds of requests in this time. With a shorter switch interval the I/O thread hardly waits, which raises the
+throughput of producers whose messages have keys by a quarter.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def no_collections() -> Iterator[None]:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Make collections rare in a `with` block, and exclude objects that exist at its start."""
+    """Make collections rare in a `with` block, and exclude objects that exist when the block begins."""
     previous = gc.get_threshold()
     gc.collect()
     gc.freeze()

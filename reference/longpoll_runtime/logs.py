@@ -26,7 +26,7 @@ import msgspec
 
 _FIELDS: Final = "longpoll_fields"
 LEFT_OUT: Final = "longpoll_left_out"
-"""The attribute of a record that counts the lines of its log statement that were omitted before it."""
+"""The attribute of a log record with the number of lines of the same log statement that were omitted before it."""
 _NOT_PLAIN: Final = re.compile("[^ -~]")
 
 
@@ -54,7 +54,7 @@ def event(name: str, /, **fields: Any) -> dict[str, dict[str, Any]]:
 class TextFormatter(logging.Formatter):
     """Formats a record as one line for people.
 
-    A traceback follows, indented so that none of its lines looks like a record.
+    A traceback follows the line. It is indented, so that none of its lines looks like a record.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -89,7 +89,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _writable(value: Any) -> Any:
-    """Return the value with texts that can be encoded in UTF-8, because peers may send halves of surrogate pairs."""
+    """Escape lone surrogates in the value's texts, because peers may send them and UTF-8 cannot encode them."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

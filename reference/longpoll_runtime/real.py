@@ -94,12 +94,13 @@ class RealSocket:
     def arrived(self) -> tuple[int, int]:
         """Return the number of arrived bytes, and a lower bound of the number that the peer may send next.
 
-        One segment is subtracted, because a peer holds back a segment that does not fit the window. A segment is at
-        most half the window. Between two processes of this machine nothing else limits the peer.
+        The bound is the window minus one segment, because a peer holds back a segment that does not fit the window, and
+        a segment is at most half the window. A peer on another machine may send at most `FLIGHT` segments.
         """
         info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE)
         segment, usual_window, segment_max, came, window = _INFO.unpack(info.ljust(_INFO_SIZE, b"\0"))
-        # If the kernel does not report the window, it is at least half of the usual one.
+        # If the kernel does not report the window, assume half of the usual window, because the window is never
+        # smaller.
         window = window or usual_window // 2
         room = window - max(segment, min(segment_max, window // 2))
         if self._is_local is None:
@@ -139,12 +140,12 @@ class RealListener:
         self._socket.listen(ACCEPT_BACKLOG)
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
-        """Returns a connection and its peer's address; raises BlockingIOError if none waits."""
+        """Returns a connection and its peer's address; raises BlockingIOError if no connection waits."""
         connected, peer = self.accept_plain()
         return RealSocket(connected), peer
 
     def accept_plain(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Return a connection as `accept` does, but as Python's socket object, because TLS wraps that."""
+        """Return a connection as `accept` does, but as Python's socket object, because `ssl` needs such an object."""
         connected, peer = self._socket.accept()
         return connected, (peer[0], peer[1])
 
@@ -175,7 +176,7 @@ def look_up(host: str, port: int) -> str:
 
 
 def own_address() -> bytes:
-    """Return the IPv4 address of the outgoing interface, 4 bytes, or 127.0.0.1 without one. No packet is sent."""
+    """Return the IPv4 address of the outgoing interface as 4 bytes; 127.0.0.1 if none exists. Sends no packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect(OUTSIDE)
@@ -221,7 +222,7 @@ class _WakeEvent:
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def __del__(self) -> None:
-        # The attribute is missing if the process had no descriptor left.
+        # `descriptor` is missing if the process had no descriptor left for the eventfd.
         if hasattr(self, "descriptor"):
             os.close(self.descriptor)
 
@@ -415,7 +416,7 @@ class DetectingSocket:
         self.fileno = connected.fileno
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive into the buffer; the first call detects TLS. Raises ConnectionRefusedError if it is not allowed."""
+        """Receive into the buffer, after detecting TLS; raises ConnectionRefusedError if required TLS is missing."""
         if not self._is_known:
             first = self._connected.recv(1, socket.MSG_PEEK)
             self._is_known = True
@@ -463,7 +464,7 @@ class DetectingListener:
         self._listener.listen()
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
-        """Returns a connection and its peer's address; raises BlockingIOError if none waits."""
+        """Returns a connection and its peer's address; raises BlockingIOError if no connection waits."""
         connected, peer = self._listener.accept_plain()
         return DetectingSocket(connected, self._tls, peer), peer
 
@@ -477,7 +478,7 @@ class DetectingListener:
 
 
 def connect_tls(host: str, port: int, timeout_s: float, context: ssl.SSLContext) -> TlsSocket:
-    """Connect and shake hands within `timeout_s` seconds; raises OSError, also for an untrusted certificate."""
+    """Connect and shake hands within `timeout_s` seconds; raises OSError, for example for an untrusted certificate."""
     connected = socket.create_connection((host, port), timeout_s)
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -494,7 +495,7 @@ class RealRuntime:
 
     With `server_tls` every listener accepts TLS connections, and plain connections unless `server_tls` forbids them.
     With `client_tls` every outgoing connection uses TLS. A thread that ends by an exception ends the process with exit
-    code 70. If `thread_died` is given, it is called instead, with the thread's name and the exception.
+    code 70, unless `thread_died` is given. The thread then calls `thread_died` with its name and the exception.
     """
 
     def __init__(
@@ -535,7 +536,7 @@ class RealRuntime:
         return RealCondition(threading.Lock())
 
     def event(self) -> Event:
-        """Create a flag, not set."""
+        """Create a flag that is not set."""
         return RealEvent()
 
     def queue(self, capacity: int) -> Queue[Any]:

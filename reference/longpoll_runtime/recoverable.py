@@ -1,12 +1,12 @@
 """The exceptions that a request, a filter or a read may cause without an effect on other requests.
 
-The tuple has `Exception` and not a list of expected classes, because a request may also cause a number that does not
-fit, full memory or a broken invariant, and it must not affect other requests. The request is answered with code 1, at
-most its connection closes, and the log has the traceback.
+`FAULTS` has `Exception` and not a list of expected classes, because a request may also cause an overflow, full memory
+or a failed assertion, which must not affect other requests. Such a request gets an answer with code 1, or at worst its
+connection closes, and the traceback is logged.
 
-Any other exception, such as SystemExit, ends the thread and therefore the process (see `threads`). Exceptions of user
-code never end the process, because a callback that exits must not end our process (`KeepThread`). Tests treat a logged
-AssertionError as a failure (`model_tests/conftest.py`).
+Any other exception, such as SystemExit, ends the thread and therefore the process (see `threads`). An exception of user
+code, even SystemExit, never ends the process (`KeepThread`). Tests treat a logged AssertionError as a failure
+(`model_tests/conftest.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 If a thread ends by an exception, its process could continue without serving: clients would wait, and a service manager
 would notice nothing. Therefore `spawn` starts every thread, and a thread that ends by an exception ends the process,
-with the traceback on stderr and exit code 70. Exceptions of single requests are caught before that
+with the traceback on stderr and exit code 70. An exception of a single request is caught and does not end its thread
 (`longpoll_runtime.recoverable`).
 
 Thread pools are built from threads and a queue, so that each pool has its own limit and refuses work in its own way
@@ -46,7 +46,7 @@ class RealEvent:
 
     A `RealEvent` uses only locks of the interpreter, so Ctrl-C may interrupt a waiting thread at any time and no lock
     stays taken. In `threading.Event` a lock may stay taken, and the thread that sets the flag would then wait forever.
-    Invariant: `_waiting` has one taken lock per waiting thread; a lock is removed only after its release.
+    Invariant: `_waiting` has one taken lock per waiting thread; `set` releases a lock before it removes the lock.
     """
 
     _is_set: bool = field(default=False, init=False)
