@@ -191,7 +191,7 @@ class Admin(Closeable):
         self._instance.run(_create_topic(name, queue_count, permission))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic on every master that has it; raises NoRouteError if none has it."""
+        """Delete a topic on every master that has it; raises NoRouteError if no master has it."""
         self._instance.run(_delete_topic(name))
 
     def groups(self) -> list[GroupInfo]:

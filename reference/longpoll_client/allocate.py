@@ -30,7 +30,7 @@ def allocate_averagely(
     """Return this client's share: consecutive queues, equally many for each client, or one more for the first clients.
 
     Every client sorts the same lists, so each queue is in exactly one share. A client that the group does not know yet
-    gets nothing. Java's `AllocateMessageQueueAveragely`.
+    gets nothing. Java's class is `AllocateMessageQueueAveragely`.
     """
     clients = sorted(set(client_ids))
     ordered = sorted(queues)
@@ -47,7 +47,7 @@ def allocate_by_circle(
 ) -> tuple[MessageQueue, ...]:
     """Return this client's share: clients take the queues in turn, so each client gets queues of every broker.
 
-    A client that the group does not know yet gets nothing. Java's `AllocateMessageQueueAveragelyByCircle`.
+    A client that the group does not know yet gets nothing. Java's class is `AllocateMessageQueueAveragelyByCircle`.
     """
     clients = sorted(set(client_ids))
     if client_id not in clients:
@@ -58,10 +58,10 @@ def allocate_by_circle(
 def allocate_by_consistent_hash(
     client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
 ) -> tuple[MessageQueue, ...]:
-    """Return this client's share by consistent hashing: the queues whose hashes precede its hashes on a ring of 2^32.
+    """Return this client's share: the queues whose hashes precede the client's hashes on a ring of 2^32 positions.
 
     When a member joins or leaves, few queues move to another member. The shares are uneven and may be empty. A client
-    that the group does not know yet gets nothing. Java's `AllocateMessageQueueConsistentHash`.
+    that the group does not know yet gets nothing. Java's class is `AllocateMessageQueueConsistentHash`.
     """
     clients = sorted(set(client_ids))
     if client_id not in clients:
@@ -78,10 +78,10 @@ def allocate_by_consistent_hash(
 
 
 def allocate_by_machine_room(rooms: Iterable[str]) -> Allocate:
-    """Share only the queues of brokers in these machine rooms, evenly. A broker's name must have the form `room@name`.
+    """Return a function that shares only the queues of brokers in these machine rooms, evenly.
 
-    No member gets the queues of other brokers. All members of the group must name the same rooms. Java's
-    `AllocateMessageQueueByMachineRoom`.
+    A broker's name must have the form `room@name`. No member gets the queues of other brokers. All members of the group
+    must name the same rooms. Java's class is `AllocateMessageQueueByMachineRoom`.
     """
     wanted = frozenset(rooms)
 
@@ -103,11 +103,11 @@ def allocate_near(
     client_room: Callable[[str], str],
     allocate_within: Allocate = allocate_averagely,
 ) -> Allocate:
-    """Share the queues of a machine room among the clients of that room, or among all clients if no client is there.
+    """Return a function that shares a machine room's queues among the room's clients, or all clients if it has none.
 
     `broker_room` returns the room of a queue, and `client_room` the room of a client by its id
     (`MemberConfig.client_id`). Both functions must know every queue and client, and must return the same rooms on every
-    member. Java's `AllocateMachineRoomNearby`.
+    member. Java's class is `AllocateMachineRoomNearby`.
     """
 
     def allocate(client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:

@@ -51,7 +51,7 @@ class ConnectOptions(TypedDict, total=False):
 
 
 def refuse_unknown(options: Mapping[str, object], kind: Any) -> None:
-    """Raise TypeError for an option that is not in this TypedDict."""
+    """Raise TypeError for an option that is not in the TypedDict `kind`."""
     known = kind.__annotations__.keys()
     if options.keys() - known:
         name, others = min(options.keys() - known), ", ".join(sorted(known))
@@ -192,8 +192,8 @@ def check_callable(name: str, value: Callable[..., Any] | None) -> None:
 def check_plain(name: str, value: Callable[..., Any] | None) -> None:
     """Check that a function is not a coroutine function, because its coroutine would never be awaited.
 
-    The check reads only the function's code, because each send with a callback makes it. A plain function that returns
-    a coroutine passes the check.
+    The check reads only the function's code, because every send with a callback makes this check. A plain function that
+    returns a coroutine passes the check.
     """
     check_callable(name, value)
     code = getattr(value, "__code__", None)

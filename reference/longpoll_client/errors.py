@@ -23,7 +23,7 @@ RETRIED_CODES: Final = frozenset(
 """Response codes after which a producer immediately tries another queue, because another broker may take the message.
 
 The list is `retryResponseCodes` of 5.x without two codes that no broker in the source tree returns (204, 205). In 4.9.7
-the code of a busy broker (2) is not in the list, and its sends fail."""
+the list lacks the code of a busy broker (2), so a send to a busy broker fails."""
 
 
 class ClientError(LongpollError):

@@ -98,7 +98,7 @@ class InstanceCore(ABC):
     # ------------------------------------------------------------ routes
 
     def fresh_route(self, topic: str) -> Route | None:
-        """Return the route, or None if it must be asked for again. The lookup in one dict needs no lock."""
+        """Return the route, or None if a name server must be asked again. The lookup in one dict needs no lock."""
         return self._routes.fresh(topic, self.runtime.monotonic_ns())
 
     def broker_address(self, broker_name: str) -> str:

@@ -98,7 +98,7 @@ class Lifecycle:
             raise
 
     def check_created(self, asked: str) -> None:
-        """Raise LifecycleError unless the client is not started yet."""
+        """Raise LifecycleError if the client was started or closed before."""
         self._check(State.RUNNING, f"is already started; call {asked} before start")
 
     def check_running(self, asked: str) -> None:
@@ -167,7 +167,7 @@ class Closing:
 
 
 def when_garbage_collected(client: object, abandon: Callable[[], None], what: str) -> Callable[[], object]:
-    """Call `abandon` and give a ResourceWarning when a client is garbage-collected without a close.
+    """Call `abandon` and issue a ResourceWarning when a client is garbage-collected without a close.
 
     Returns the function to call at the close. Neither `abandon` nor a thread may refer to `client`.
     """

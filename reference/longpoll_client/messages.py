@@ -65,7 +65,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     """The body, decompressed if necessary."""
     properties: dict[str, str]
     msg_id: str
-    """The producer's id if the message has one (`UNIQ_KEY`), else the broker's."""
+    """The id that the producer gave the message (`UNIQ_KEY`), or the broker's id if the producer gave none."""
     born_ms: int
     born_host: str
     store_ms: int
@@ -139,7 +139,7 @@ def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocol
 
 
 class AlikeTail(NamedTuple):
-    """The parts that the tails of most records (topic and properties) share. Comparing them is faster than decoding.
+    """The parts that the tails (topic and properties) of most records share. Comparing them is faster than decoding.
 
     A tail that begins with `before`, ends with `after` and has `size` bytes has the `known` properties, except for the
     unique key, if that key has only letters and digits.
@@ -167,8 +167,8 @@ def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
     """Read messages from `at` on like `_record` and `_message`, but faster. Returns the position where reading stopped.
 
     The function stops at the first record that is damaged or unusual (not 4.x, not between IPv4 hosts, compressed), or
-    at the end. If tails differ again and again, for example by their keys, the function no longer compares them. All
-    messages of a topic share one string for the topic's name.
+    at the end. If many tails differ, for example by their keys, the function no longer compares tails. All messages of
+    a topic share one string for the topic's name.
     """
     last, whole = len(data) - _PLAIN_SIZE, len(data)
     starts_with, ends_with, add = data.startswith, data.endswith, messages.append
@@ -218,7 +218,7 @@ def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
 
 
 def _name_of(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """Return the topic of a tail and where its properties begin. The topic is empty if the properties do not fit."""
+    """Return the topic of a tail and where its properties begin. The topic is empty if the tail is damaged."""
     topic_end = at + 1 + data[at]
     properties_at = topic_end + 2
     if properties_at > end or end - properties_at != data[topic_end] << 8 | data[topic_end + 1]:

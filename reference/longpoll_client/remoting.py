@@ -1,4 +1,4 @@
-"""One connection to a broker or name server: calls matched to answers by opaque, one-way sends, timeouts.
+"""One connection to a broker or name server, which matches answers to calls and ends late calls.
 
 Any thread may call. A write costs a caller more than everything else in a call, and lets other threads run. Therefore a
 caller's own thread writes only while few calls wait for answers. While many calls wait, or while the reader thread is
@@ -197,7 +197,7 @@ class RemotingClient(ConnectionCore):
             raise
 
     def _give_up_start(self) -> None:
-        """Close the connection after a failed start. A reader thread that started before Ctrl-C closes it itself."""
+        """Close the connection after a failed start, or make the reader thread close it if that thread already runs."""
         with self._lock:
             self._is_given_up = True
             if not self._is_running:
@@ -215,8 +215,8 @@ class RemotingClient(ConnectionCore):
     def is_open(self) -> bool:
         """Whether this process can make calls.
 
-        A forked child needs its own connection, because it has no reader thread and shares the socket, so that answers
-        would be mixed up.
+        A forked child needs its own connection, because it has no reader thread, and on the shared socket it would take
+        answers to its parent's calls.
         """
         return self._exchange.failure is None and self._process_id == self._runtime.process_id()
 
@@ -388,7 +388,7 @@ class RemotingClient(ConnectionCore):
         self._finish(failure)
 
     def _let_gather(self, commands: Sequence[Command]) -> None:
-        """After answers to some of many sends, sleep briefly, while the callbacks make the next sends.
+        """Sleep briefly after answers to some of many sends, while other threads make their next sends.
 
         After the sleep, the next sends go out together. Without the sleep, this thread would wait for the socket at the
         first of these sends, be woken, and take the interpreter lock from the thread that makes the others. The sleep

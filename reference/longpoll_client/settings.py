@@ -41,7 +41,7 @@ ATTEMPTS_MAX: Final = 17
 """The default number of deliveries before a message is a dead letter (`maxReconsumeTimes` 16)."""
 
 THREAD_COUNT_MAX: Final = 1000
-"""The limit of Java's `checkConfig`."""
+"""Maximum of `thread_count`, as in Java's `checkConfig`."""
 DELIVERY_CAPACITY: Final = 2**20
 """Maximum batches that wait for the user. Flow control keeps the number lower, because a queue caches at most 1,000
 messages."""
@@ -69,7 +69,7 @@ class Unreadable(enum.Enum):
 
 
 class ConsumeHook(Protocol):
-    """Called before and after each call of a push consumer's listener, on the thread or in the task of that call.
+    """Methods that are called before and after each listener call, on the thread or in the task of that call.
 
     A hook may also have a method `after_receive(group, messages, begun_s, latency_s)`, which is called after each
     `poll` that returns messages. `begun_s` is the Unix time of the call.
@@ -127,14 +127,14 @@ class ConsumerConfig:
     client_id: str | None = field(default=None)
     """This member's unique name in its group, such as `room@host#pid`; if it is None, the client generates a name."""
     offsets_file: str | None = field(default=None)
-    """The absolute path of the file in which a BROADCASTING member keeps its offsets; if it is None, they are not
-    stored."""
+    """The absolute path of the file in which a BROADCASTING member keeps its offsets; if it is None, the offsets are
+        not stored."""
     batch_count_max: int = field(default=32)
-    """`pullBatchSize`."""
+    """`pullBatchSize`: the maximum number of messages in the answer to one pull."""
     hold_s: float = field(default=15.0)
-    """`BROKER_SUSPEND_MAX_TIME_MILLIS`."""
+    """`BROKER_SUSPEND_MAX_TIME_MILLIS`: how long a broker may hold a pull, in seconds."""
     pull_timeout_s: float = field(default=30.0)
-    """`CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND`."""
+    """`CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND`: the timeout of a pull, in seconds."""
     cached_count_max: int = field(default=1000)
     """`pullThresholdForQueue`: a queue with this many unconsumed messages is not pulled."""
     cached_size_max: int = field(default=100 * MIB)
@@ -145,7 +145,7 @@ class ConsumerConfig:
     rebalance_s: float = field(default=20.0)
     heartbeat_s: float = field(default=30.0)
     persist_s: float = field(default=5.0)
-    """`persistConsumerOffsetInterval`."""
+    """`persistConsumerOffsetInterval`: the seconds between two stores of the offsets."""
     thread_count: int = field(default=4)
     """Threads of a push consumer's listener. `consumeThreadMin` is 20, but Python profits from only a few threads."""
     consume_count_max: int = field(default=1)
@@ -226,7 +226,8 @@ def member_config(group: str, start_at: StartAt, config: ConsumerConfig | None) 
 
 
 OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
-"""Gets the queues of one rebalance, on the timer's thread or the event loop, so it must return quickly."""
+"""Gets the queues that a rebalance added or removed, on the timer's thread or the event loop, so it must return
+quickly."""
 
 
 class ConsumerOptions(ConnectOptions, total=False):

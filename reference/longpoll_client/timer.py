@@ -127,8 +127,8 @@ _Tell: TypeAlias = Callable[[Any], None]
 class SingleFlight:
     """Runs blocking work on threads, once for each key, however many callers wait for it. Each callback is called once.
 
-    Invariant: `_waiting` has the callbacks of each key whose work has not ended, `_queued` the keys among them without
-    a thread, and `_threads` at most `WAIT_COUNT_MAX` threads by number; they change under `_lock`.
+    Invariant: `_waiting` has the callbacks of each key whose work has not ended. `_queued` has the keys whose work has
+    no thread yet. `_threads` maps numbers to at most `WAIT_COUNT_MAX` threads. All three change under `_lock`.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:
@@ -148,11 +148,11 @@ class SingleFlight:
         self._threads: dict[int, Thread] = {}
 
     def wait(self, key: Key, work: Callable[[], T], tell: Callable[[T | LongpollError], None]) -> None:
-        """Call `tell` on another thread with the result of `work`, or with the error that it raises.
+        """Call `tell` on another thread with the result of `work`, or with the error that `work` raises.
 
         If work with this key is running, `tell` gets the result of that work instead. `tell` must return quickly and
-        raise no error. This thread calls `tell` with a LifecycleError after the close, and with a ClientError if no
-        thread can be started.
+        raise no error. The calling thread itself calls `tell` with a LifecycleError after the close, and with a
+        ClientError if no thread can be started.
         """
         with self._lock:
             refused = _closed() if self._is_closed else None

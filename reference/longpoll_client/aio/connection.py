@@ -219,7 +219,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         self._transport.write(b"".join(batch))
 
     async def _room(self, code: int, timeout_s: float) -> float:
-        """Wait until the peer reads; return the time left. Raises AnswerTimeoutError and ConnectionLostError."""
+        """Wait until the peer reads; return the seconds left. Raises AnswerTimeoutError and ConnectionLostError."""
         deadline_ns = self._now_ns() + wait_ns(timeout_s)
         while self._is_paused:
             self._exchange.check_open(code)
@@ -306,7 +306,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
             self._set_timer(now_ns)
 
     def _look_at_failure(self) -> bool:
-        """Close the connection if the exchange has found a failure, such as a silent peer. Returns whether it did."""
+        """Close the connection and return true if the exchange has found a failure, such as a silent peer."""
         if self._exchange.failure is None:
             return False
         self._give_up(self._exchange.failure)

@@ -1,6 +1,6 @@
 """Consumers on an event loop: tasks call `poll` of a pull consumer, and a push consumer calls a listener.
 
-Delivery is at least once, as on threads.
+Messages are delivered at least once, as by the consumers on threads.
 
 Source: `RebalanceImpl.java`, `DefaultLitePullConsumerImpl.java`, `ConsumeMessageConcurrentlyService.java`.
 """
@@ -279,7 +279,7 @@ AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 
 @define(slots=True, eq=False)
 class _Lot:
-    """Messages for the listener. Every free task takes a few messages at a time."""
+    """Messages for the listener, from which every free task takes a few at a time."""
 
     puller: Puller
     messages: Sequence[ReceivedMessage]
@@ -315,7 +315,7 @@ class _Giving:
 class _Lots:
     """The lots that wait for a task, and the tasks that wait for a lot. `asyncio.Queue` would take three times as long.
 
-    Only one task is woken at a time, and it wakes the next task if it leaves a lot. If listeners return at once, one
+    Only one task is woken at a time, and it wakes the next task if messages are left. If listeners return at once, one
     task does all the work. Invariant: while `ready` has a lot and tasks wait, one task was woken and has not run yet.
     """
 
@@ -420,9 +420,9 @@ class AsyncPushConsumer(AsyncConsumer):
         """Wait for running listeners, store the offsets, and leave the group.
 
         A listener that runs longer than `close_timeout_s` is cancelled, and its messages come again. If it still runs
-        after another `close_timeout_s`, the close no longer waits for it. If a listener calls this method, it returns
-        at once, and the consumer closes when the listener returns. If the caller is cancelled, the close continues, and
-        a second call waits for it.
+        after another `close_timeout_s`, the close no longer waits for it. If a listener calls this method, the method
+        returns at once, and the consumer closes when the listener returns. If the caller is cancelled, the close
+        continues, and a second call waits for it.
         """
         self._member.lifecycle.end()
         closing = self._closing.begin(self._close)
@@ -576,7 +576,7 @@ class AsyncPushConsumer(AsyncConsumer):
     async def _answer_with_hooks(
         self, giving: _Giving, messages: Sequence[ReceivedMessage]
     ) -> tuple[ConsumeResult, Exception | None]:
-        """Call the listener as `_answer` does, with calls of the hooks before and after."""
+        """Call the listener as `_answer` does, and call the hooks before and after it."""
         delivery = self._hook_calls.begin(messages)
         begun_ns = self._runtime.monotonic_ns()
         answer: ConsumeResult = Retry()

@@ -202,7 +202,7 @@ class AsyncInstance(InstanceCore):
             return error
 
     async def _write(self, file: WriteFile) -> None:
-        """Finish the write even if the caller is cancelled, because old content must never replace newer content."""
+        """Write a file's new content, one write at a time, so that old content never replaces newer content."""
         async with self._writing:
             content = file.unwritten()
             if content is not None:

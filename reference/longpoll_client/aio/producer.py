@@ -57,7 +57,7 @@ class AsyncRequests(Replies):
     async def ask(
         self, correlation_id: str, timeout_s: float, send: Callable[[Mapping[str, str]], Awaitable[object]]
     ) -> ReceivedMessage:
-        """Send a request with these properties, and wait for its reply. Raises a ClientError, or an error of `send`.
+        """Pass the request's properties to `send`, and wait for the reply. Raises a ClientError, or an error of `send`.
 
         A request that is cancelled, or that gets no reply in time, is forgotten.
         """
@@ -121,7 +121,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
         self._sending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Close every connection. Sends in progress fail with a ClientError, later ones with LifecycleError.
+        """Close every connection. Sends in progress fail with a ClientError, and later sends with LifecycleError.
 
         If the caller is cancelled, the close continues, and a second call waits for it.
         """

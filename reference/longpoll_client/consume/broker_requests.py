@@ -1,7 +1,7 @@
 """Answers a broker's requests to a member: its offsets (221), its state (307), and one message to consume (309).
 
-A broker's request can also start a rebalance (40) and a reset of offsets (220), which `rebalance` does. The answers
-have the bodies that `mqadmin` can show.
+A broker's request can also start a rebalance (40) or a reset of offsets (220), which `rebalance` carries out. The
+answers have bodies that `mqadmin` can show.
 
 Source: `ClientRemotingProcessor.java`, `DefaultMQPushConsumerImpl.consumerRunningInfo`, `ConsumerRunningInfo.java`,
 `ConsumeMessageDirectlyResult.java`.
@@ -77,7 +77,7 @@ class BrokerRequests:
         return True
 
     def _reset(self, command: Command, _reply: Reply) -> None:
-        """Handle RESET_CONSUMER_CLIENT_OFFSET (220): continue at other offsets in the member's queues.
+        """Handle RESET_CONSUMER_CLIENT_OFFSET (220): continue at the request's offsets in the member's queues.
 
         Raises HeaderError.
         """

@@ -56,7 +56,7 @@ class ConsumerCore:
         return self._member.statistics.snapshot()
 
     def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Subscribe to a topic with tags ("a || b", "*" for all) or `Sql`, or change its expression.
+        """Subscribe to a topic with tags ("a || b", "*" for all) or `Sql`, or change the topic's expression.
 
         A running consumer applies the subscription soon, but messages that were already pulled are still delivered.
         Every member of the group must have the same subscriptions. Brokers check `Sql`, so an event loop allows `Sql`
@@ -90,11 +90,11 @@ class ConsumerCore:
 
 
 class Polled:
-    """The messages of a pull consumer: those that wait for a poll, and those that the last poll returned.
+    """The messages of a pull consumer that wait for a poll, and the messages that the last poll returned.
 
     Invariant: `_given` has the messages that the last poll returned and that are not consumed. `_rest` has the messages
-    of the same pull that no poll has returned yet. `waiting` has later batches: those of paused queues, and sometimes
-    others for a short time.
+    of the same pull that no poll has returned yet. `waiting` has other batches, for example because their queues are
+    paused.
     """
 
     def __init__(self, options: MemberOptions, member: GroupMember) -> None:
@@ -171,7 +171,7 @@ class Consumer(ConsumerCore, Closeable):
         return self._member.run(self._member.topic_queues(topic))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's stored offset, or when broadcasting this member's; None if no offset is stored.
+        """Return the group's stored offset, or this member's offset if broadcasting; None if no offset is stored.
 
         While the queue still has its first message, a broker of 4.x reports 0 instead of no offset. Raises a
         ClientError.
@@ -216,7 +216,7 @@ class PullConsumer(Consumer):
     # ------------------------------------------------------------ which queues, and from where
 
     def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
-        """Take exactly these queues, instead of a share of the subscribed topics; possible before the start and later.
+        """Take exactly these queues, instead of a share of the subscribed topics, before or after the start.
 
         The consumer is then not a member of its group, but stores offsets for the group. Raises ConfigError if topics
         are subscribed, and LifecycleError after the close.
@@ -226,9 +226,9 @@ class PullConsumer(Consumer):
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at an offset: `poll` returns no message that was pulled before this call.
 
-        The new offset is stored like every other offset. Raises ConfigError for an offset outside of the queue (its end
-        is valid), NotOursError for another member's queue, another ClientError if the broker does not answer, or
-        LifecycleError.
+        The new offset is stored like every other offset. Raises ConfigError for an offset outside of the queue (the
+        queue's end is valid), NotOursError for another member's queue, another ClientError if the broker does not
+        answer, or LifecycleError.
         """
         self._member.run(self._member.seek(queue, offset))
 
@@ -350,8 +350,8 @@ class PushConsumer(Consumer):
     def close(self) -> None:
         """Wait for running listeners, store the offsets, and leave the group. A second call does nothing.
 
-        If Ctrl-C interrupts the close, the next call continues it. If a listener calls this method, it returns at once,
-        and the consumer closes when the listener returns.
+        If Ctrl-C interrupts the close, the next call continues it. If a listener calls this method, the method returns
+        at once, and the consumer closes when the listener returns.
         """
         if self._member.lifecycle.end():
             with self._member.lifecycle.ending():

@@ -50,12 +50,11 @@ from longpoll_spec.errors import ConfigError, LongpollError
 log: logging.Logger = logging.getLogger(__name__)
 
 LOCAL_RETRY_S: Final = 5.0
-"""After this many seconds, the listener gets messages again that could not be sent back (`submitConsumeRequestLater`).
-"""
+"""Seconds until the listener gets messages again that the broker did not accept back (`submitConsumeRequestLater`)."""
 
 
 GiveDirectly: TypeAlias = Callable[[ReceivedMessage, Callable[[bool], None]], None]
-"""A function that lets a listener consume one message, and then calls the callback with whether it was consumed."""
+"""A function that lets a listener consume one message, and then passes true to the callback if it was consumed."""
 
 
 @frozen
@@ -66,7 +65,7 @@ class Listening:
     """Lets the listener consume a message at a broker's request (309)."""
     is_orderly: bool = False
     is_busy: Callable[[Puller], bool] = lambda _puller: False
-    """Whether the listener has messages of a queue now."""
+    """Returns whether the listener has messages of a queue now."""
 
 
 NO_LISTENER: Final = Listening()
@@ -169,7 +168,7 @@ class GroupMember(ABC):
     def begin_again_soon(self, queue: MessageQueue, delay_s: float = 0.0) -> None:
         """Continue in a queue that was deleted and created again, as a new group would.
 
-        If the member starts at stored offsets, it begins with the queue's first message.
+        With `start_at` "stored", and in the retry topic, the member begins with the queue's first message.
         """
         start_at = self.config.start_at
         rule: StartAt = "first" if start_at == "stored" or queue.topic == self.retry_topic else start_at
@@ -300,7 +299,7 @@ class GroupMember(ABC):
         return (yield from ask_offset(queue, start_request(queue, start_at)))
 
     def seek(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Continue at an offset; raises ConfigError if the queue does not have it, NotOursError or a ClientError."""
+        """Continue at an offset; raises ConfigError if the offset is not in the queue, NotOursError or a ClientError."""
         self.lifecycle.check_running("seek")
         first = yield from self.find(queue, "first")
         end = yield from self.find(queue, "last")

@@ -45,7 +45,7 @@ class Retry(Exception):  # noqa: N818 - no error, as StopIteration is none
 
     `delay_s` is rounded up to a delay that brokers support: 1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1 or 2 h. If `delay_s`
     is None, the broker chooses: 10 s the first time, and longer each time. An orderly queue waits exactly `delay_s`, or
-    `suspend_s`. Raises ConfigError for more than two hours.
+    `suspend_s` if `delay_s` is None. The constructor raises ConfigError for a `delay_s` of more than two hours.
     """
 
     def __init__(self, delay_s: float | None = None) -> None:
@@ -119,7 +119,7 @@ class Workers:
     def start(self) -> None:
         """Start the threads, unless the workers are stopping. No thread takes a task before all threads are started.
 
-        Raises a ClientError; the caller must then call `dismiss`.
+        Raises a ClientError if a thread cannot be started; the caller must then call `dismiss`.
         """
         with self._changed:
             assert not self._threads, "they are started already"
@@ -271,7 +271,7 @@ class ConsumeService(ABC):
             undo.pop_all()
 
     def stop(self, then: Callable[[], None]) -> None:
-        """End the threads, then call `then`. A listener that does not return in time keeps running, with its queue.
+        """End the threads, then call `then`. A listener that does not return in time keeps running and keeps its queue.
 
         If a listener calls this method, the threads end after the listener returns.
         """
@@ -306,13 +306,13 @@ class _Giving:
     puller: Puller
     topic: str
     is_plain: bool
-    """Whether the topic is not the group's retry topic, so that its messages need no other topic name."""
+    """Whether the topic is not the group's retry topic, so that the listener gets its messages with this topic."""
     messages: Sequence[ReceivedMessage] = ()
     """The messages of the thread's last listener call, as they were pulled."""
     began_ns: int = 0
     """When the running listener call began, ns; 0 if no call runs. This field is set after `messages`."""
     is_told: bool = False
-    """Whether the call was found to hang, so that its messages were sent back and its result is ignored."""
+    """Whether the call was found to hang. If so, its messages were sent back and its result is ignored."""
 
 
 class ConcurrentConsumeService(ConsumeService):
@@ -350,10 +350,10 @@ class ConcurrentConsumeService(ConsumeService):
     def _share(self, puller: Puller, lots: _Lots) -> None:
         """Give lots to the listener until none is left, while other threads do the same.
 
-        A lot that was taken is given to the listener even after the stop. Later lots may be consumed by then, so the
-        messages of the lot would otherwise come twice. If the listener is quick, one thread gives all lots before the
-        other threads wake; a task per lot would cost more than such a listener. An error ends only this thread's work
-        on the lots.
+        A lot that was taken is given to the listener even after the stop. Otherwise its offset would be stored as the
+        group's next, and later lots that are already consumed would come twice. If the listener is quick, one thread
+        gives all lots before the other threads wake; a task per lot would cost more than such a listener. An error ends
+        only this thread's work on the lots.
         """
         if not lots:
             return
@@ -447,10 +447,10 @@ AskListener: TypeAlias = Callable[[list[ReceivedMessage]], object]
 
 @define(slots=True, eq=False)
 class _Active:
-    """A queue that has messages to consume, or a task that will look for messages."""
+    """The state of a queue that has messages to consume, or for which a task will look for messages."""
 
     attempts: dict[int, int] = field(factory=dict)
-    """How often the listener has put a message off, by the message's offset."""
+    """Maps a message's offset to the number of times that the listener retried or rejected the message."""
     is_running: bool = False
     began_ns: int = 0
     is_told: bool = False

@@ -89,7 +89,7 @@ class Member(GroupMember):
     # ------------------------------------------------------------ life
 
     def start(self, then: Callable[[], None] = lambda: None) -> None:
-        """Join the group and begin to pull. `then` is the last part of the start.
+        """Join the group, begin to pull, and then call `then`. The start fails if `then` fails.
 
         A failed start leaves nothing behind and may be tried again. Raises a ClientError if a name server or broker
         does not answer or refuses a filter, ConfigError, and LifecycleError if the member is started or closed.

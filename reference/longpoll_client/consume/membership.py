@@ -46,10 +46,10 @@ log: logging.Logger = logging.getLogger(__name__)
 
 SUBSCRIPTION_COUNT_MAX: Final = 1000
 LOCK_LIVE_S: Final = 30.0
-"""`REBALANCE_LOCK_MAX_LIVE_TIME`, seconds: half of the broker's limit, so that a client gives a queue up before its
-broker does."""
+"""Seconds after which a lock that was not renewed counts as lost (`REBALANCE_LOCK_MAX_LIVE_TIME`). This is half of the
+broker's limit, so that a client gives a queue up before its broker does."""
 LOCK_RENEWAL_S: Final = 20.0
-"""`REBALANCE_LOCK_INTERVAL`."""
+"""Seconds between two renewals of the locks (`REBALANCE_LOCK_INTERVAL`)."""
 
 
 SAID_MAX: Final = 10
@@ -190,9 +190,9 @@ class Membership:
             yield Ask(RequestCode.CHECK_CLIENT_CONFIG, None, body, address)
 
     def heartbeat(self, routes: Iterable[Route]) -> Steps[None]:
-        """Send a heartbeat to every broker of the routes; raises a ClientError if one refuses it or none answers.
+        """Send a heartbeat to every broker of the routes; raises a ClientError if a broker refuses or none answers.
 
-        If there is no route, the brokers of the last heartbeat get this one, because they must learn that the
+        If there is no route, the heartbeat goes to the brokers that got the last one, because they must learn that the
         subscription ended.
         """
         if self.assigned is not None:
@@ -256,7 +256,7 @@ class Membership:
         raise failure
 
     def leave(self) -> Steps[None]:
-        """Unregister at every broker that got a heartbeat.
+        """Unregister the member at every broker that got a heartbeat.
 
         Errors are only logged, because the broker also notices the closed connection.
         """

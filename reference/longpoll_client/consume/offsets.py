@@ -1,6 +1,7 @@
 """Stores offsets: at the brokers for a group, or in a file for a broadcasting member.
 
-Threads and event loops share the stores, which are exchanges (`link.steps`). The member decides when to store.
+The methods of the stores are exchanges (`link.steps`), so threads and event loops share them. The member decides when
+to store.
 
 Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalancePushImpl.computePullFromWhere`.
 """
@@ -37,10 +38,10 @@ from longpoll_spec.tables import with_table
 class RemoteOffsets:
     """The offsets of one group, at the brokers.
 
-    The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later. If the
-    queue moves to another member before that, the new member begins at the end and skips messages. Invariant: `_stored`
-    has every queue that was begun, with the offset that its broker has. `_failed` has queues whose last store may have
-    failed.
+    The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later, and if the
+    queue moves to another member in this time, the new member begins at the end and skips messages. Invariant:
+    `_stored` has every queue that was begun, with the offset that its broker has. `_failed` has queues whose last store
+    may have failed.
     """
 
     def __init__(self, group: str, start_at: StartAt) -> None:

@@ -106,11 +106,11 @@ class ProcessQueue:
 log: logging.Logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 3.0
-"""`pullTimeDelayMillsWhenException`, seconds."""
+"""Seconds until the next pull after an error (`pullTimeDelayMillsWhenException`)."""
 FLOW_CONTROL_RETRY_S: Final = 0.02
-"""`PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL`, seconds."""
+"""Seconds until the next pull after FLOW_CONTROL (`PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL`)."""
 BEHIND_RETRY_S: Final = 0.2
-"""Seconds until the next pull if a broker asks for an immediate pull at an offset that is not beyond the last one."""
+"""Seconds until the next pull if a broker asks for an immediate pull at the offset of the last pull."""
 # Computed once, because `|` on an IntFlag costs more than the rest of a header.
 _PULLS: Final = int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION)
 _RESULTS: Final = frozenset(
@@ -270,9 +270,9 @@ class Puller:
         self.pull()
 
     def defer(self, action: Callable[[], None]) -> bool:
-        """Return whether the queue is paused.
+        """If the queue is paused, keep `action` until `resume` or `drop`. Returns whether the action was kept.
 
-        While the queue is paused, `action` is kept until `resume` or `drop`, and must return quickly then.
+        `resume` or `drop` calls the action, which must return quickly.
         """
         with self._lock:
             is_deferred = self._is_paused and not self._is_dropped
@@ -314,7 +314,7 @@ class Puller:
 
     @property
     def _cached(self) -> ProcessQueue:
-        """Returns the waiting messages without the marked ones; the caller holds the lock."""
+        """Returns the messages that are not marked as consumed; the caller holds the lock."""
         if self._consumed:
             self._settle()
         return self._waiting

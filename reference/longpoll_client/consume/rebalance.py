@@ -38,12 +38,12 @@ MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Pu
 
 @define(slots=True, eq=False)
 class AssignedQueues:
-    """A consumer's queues, without any requests to brokers, so that threads and event loops share this class.
+    """A consumer's queues. This class sends no requests to brokers, so threads and event loops share it.
 
     `announce` reports the changes since the last call, and starts to pull the new queues. Invariant: `_pullers` has one
     puller for each queue. Queues are added and removed under `_lock`, and only one exchange of the rebalancer at a time
-    changes them; `seek` may replace a puller at any time. `_start_offsets` has assigned queues that have not begun, and
-    `_paused` may have such queues too.
+    changes them; `seek` may replace a puller at any time. `_start_offsets` has assigned queues that have not begun.
+    `_paused` may contain queues that have not begun, too.
     """
 
     _runtime: Runtime
@@ -143,7 +143,7 @@ class AssignedQueues:
     # ------------------------------------------------------------ pausing
 
     def pause(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
-        """Stop the consumption of these queues, or of all queues, including later ones. Raises NotOursError."""
+        """Stop the consumption of these queues, or of all queues including later ones. Raises NotOursError."""
         with self._lock:
             for puller in self._named(queues, due):
                 puller.pause()
@@ -164,7 +164,7 @@ class AssignedQueues:
             puller.resume()
 
     def _named(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> list[Puller]:
-        """Return the pullers of these queues, or of all queues, as far as pullers exist; raises NotOursError."""
+        """Return the pullers of these queues, or of all queues; skips queues without a puller. Raises NotOursError."""
         if queues is None:
             return list(self._pullers.values())
         for queue in queues:
@@ -373,8 +373,8 @@ class Rebalancer:
     def give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> Steps[None]:
         """Give up a queue. If `stores`, store its current offset; if `offset` is given, store that offset.
 
-        If a listener still has messages of the queue, the queue is kept until `release` when it is locked or its topic
-        is no longer subscribed. Any other queue may already belong to another member.
+        If a listener still has messages of the queue, and the queue is locked or its topic is no longer subscribed,
+        then the queue is kept until `release`. Any other queue may already belong to another member.
         """
         puller = self._queues.let_go(queue, is_for_good=stores)
         self._revoked.add(puller)

@@ -1,4 +1,4 @@
-"""Counts of a consumer by topic since its start, and calls of its hooks.
+"""Counts a consumer's messages by topic since its start, and calls the consumer's hooks.
 
 Subtract two snapshots to compute a rate.
 
@@ -98,7 +98,7 @@ class Statistics:
                 self._count_given()
 
     def _count_given(self) -> None:
-        """Add up the noted calls; the caller holds the lock, because only its holder may remove notes."""
+        """Add up the noted calls; the caller holds the lock, because only the lock's holder may remove notes."""
         given = self._given
         topic, consumed_count, later_count, sum_ns = "", 0, 0, 0
         for _number in range(len(given)):

@@ -119,7 +119,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0
 CALL_TIMEOUT_S: Final = 3.0
-"""`sendMsgTimeout` and most other time-outs of Java clients."""
+"""The default timeout of a call, in seconds, like `sendMsgTimeout` and most other timeouts of Java clients."""
 SILENCE_S: Final = 1.0
 """If no bytes came for this many seconds when a call ends without an answer, the connection is closed."""
 FRAME_S: Final = 30.0
@@ -273,10 +273,10 @@ class Exchange:
     def expire(self, now_ns: int) -> list[Lost]:
         """End the calls whose deadline has passed, and set `failure` if the connection is silent or stuck in a frame.
 
-        The connection is silent if nothing was received for `SILENCE_S` while one of these calls waited. A silent
+        The connection is silent if nothing was received for `SILENCE_S` while one of the ended calls waited. A silent
         connection is replaced, because a new one may work (`clientCloseSocketIfTimeout`). If something was received,
         only a single answer is slow, and the connection stays. The connection is stuck if only bytes of one frame came
-        for `FRAME_S` and no call from before the frame waits.
+        for `FRAME_S` and no call that was made before the frame still waits.
 
         `failure` is set before a caller gets its error, because a caller that retries at once must get another
         connection.

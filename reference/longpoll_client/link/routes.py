@@ -33,11 +33,11 @@ ROUTE_RETRY_S: Final = 1.0
 DOUBT_WAIT_S: Final = 1.0
 """How long a send waits for the refresh of a doubted route before it uses the doubted route, seconds."""
 DEFAULT_QUEUE_COUNT: Final = 4
-"""`defaultTopicQueueNums` of producers: the number of queues of a topic that a send creates, limited by those of
-TBW102."""
+"""`defaultTopicQueueNums` of producers: the number of queues of a topic that a send creates, limited by the queue count
+of TBW102."""
 MASTER_ID: Final = 0
 QUEUE_COUNT_MAX: Final = 65_536
-"""Maximum queues of a topic on one broker; a route's other queues are ignored."""
+"""Maximum queues of a topic on one broker; further queues of a route are ignored."""
 
 
 @frozen
@@ -261,7 +261,7 @@ class BrokerLookup(Protocol):
 
 
 class PullSource:
-    """Selects the broker for one queue's pulls. Only one thread uses a source, because pulls are sequential."""
+    """Selects the broker for one queue's pulls. Only one thread uses a source, as a queue has one pull at a time."""
 
     def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
         self._brokers = brokers
@@ -282,7 +282,7 @@ class PullSource:
         return address
 
     def suggested(self, broker_id: int) -> None:
-        """From now on, use the broker that an answer suggests. The broker that answered is available again."""
+        """From now on, use the broker that an answer suggests. The broker that answered is no longer avoided."""
         self._suggested_id = max(broker_id, MASTER_ID)
         self._away.pop(self._asked, None)
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @frozen
 class Ask:
-    """A request to one server. The answer to it is a Command with code 0; any other code raises RefusedError."""
+    """A request to one server. Its answer is a Command with code 0; any other code raises RefusedError by default."""
 
     code: RequestCode
     header: Header | None = None
@@ -55,7 +55,7 @@ class Connect:
 
 @frozen
 class Call:
-    """Calls a function, such as one of the user's. On an event loop the function's result is awaited."""
+    """Calls a function, such as a function of the user. On an event loop the function's result is awaited."""
 
     work: Callable[[], object]
 
@@ -89,7 +89,7 @@ def ask_once(question: Ask) -> Steps[Command]:
 
 
 def _proceed(proceed: Callable[[], Question]) -> tuple[Question | None, Any]:
-    """Return the next question, or at the end the result.
+    """Return (next question, None), or (None, result) at the end of the exchange.
 
     If a `Call` raises StopIteration, Python replaces it by a RuntimeError, and this function raises the original error.
     """

@@ -90,8 +90,8 @@ class SlowBrokers:
     def preferred(self, queues: Sequence[MessageQueue], avoided: str | None, now_ns: int) -> Sequence[MessageQueue]:
         """Return the queues of the best brokers; at least one if any queue is given.
 
-        The first of these sets that is not empty is returned: queues of available brokers except the avoided one,
-        queues of brokers that do not refuse except the avoided one, all queues.
+        The queues of available brokers are best, then those of brokers that did not refuse their last send, in both
+        cases without the avoided broker. If there are none, all queues are returned.
         """
         others = [queue for queue in queues if queue.broker_name != avoided]
         available = [queue for queue in others if self.is_available(queue.broker_name, now_ns)]
@@ -105,7 +105,7 @@ class SlowBrokers:
 ATTEMPT_COUNT: Final = 3
 """The first attempt and two more (`retryTimesWhenSendFailed` is 2)."""
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
+"""Picks a queue from a topic's writable queues, which are sorted and at least one (`MessageQueueSelector`)."""
 Turn: TypeAlias = Callable[[], int]
 """Returns the next number of the producer's counter, which chooses queues in turn. No number is returned twice."""
 

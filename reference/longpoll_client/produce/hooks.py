@@ -42,13 +42,13 @@ class Sending:
     body_size: int
     """The size of the body after compression, bytes."""
     sys_flag: int
-    """`MessageSysFlag`."""
+    """`MessageSysFlag` bits."""
     begun_s: float
-    """Unix time, seconds."""
+    """The Unix time at which the send began, in seconds."""
 
 
 class SendHook(Protocol):
-    """Called before and after every send of a producer.
+    """An object whose methods are called before and after every send of a producer.
 
     A hook may also have a method `properties(topic)`, which returns properties for each new message.
     """
@@ -58,7 +58,7 @@ class SendHook(Protocol):
         ...
 
     def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> object:
-        """Called after the last attempt. `address` is the HOST:PORT of the last broker, or "" without an attempt."""
+        """Called after the last attempt. `address` is the last broker's HOST:PORT, or "" if there was no attempt."""
         ...
 
 
@@ -127,7 +127,7 @@ class Watch:
         return [replace(each, properties={**each.properties, **self.marks(topic)}) for each in messages]
 
     def begin(self, parcel: Parcel) -> Sending | None:
-        """Call the hooks before a send; returns None without hooks."""
+        """Call the hooks before a send; returns None if there are no hooks."""
         if not self.hooks:
             return None
         sending = Sending(

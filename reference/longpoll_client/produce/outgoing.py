@@ -12,7 +12,7 @@ layout of Java's ids, so that Java's tools read their time and address:
 | 14     | 2    | a counter                                                                    |
 
 An id is written as 32 upper-case hexadecimal digits. The longer form that Java uses on hosts with only IPv6 is not
-supported. The id that a broker gives a message is in `log_record`.
+supported. For the id that a broker gives a message see `longpoll_protocol.message`.
 
 Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `DefaultMQProducerImpl.sendKernelImpl`,
 `MessageClientIDSetter.java` 4.9.7.
@@ -205,7 +205,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 @frozen
 class Packing:
-    """Which message bodies are compressed, and how. Batches are never compressed."""
+    """Whether and how message bodies are compressed. Batches are never compressed."""
 
     compression: Compression | None
     over_bytes: int = field(default=COMPRESS_OVER_BYTES)
@@ -245,7 +245,7 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
     """The ids of the messages, in order."""
     born_ms: int
     sys_flag: int = 0
-    """`MessageSysFlag`."""
+    """`MessageSysFlag` bits."""
 
     def header(self, queue_id: int) -> SendMessageRequestHeaderV2:
         """Returns the request header for one queue."""
@@ -389,7 +389,7 @@ class _RequestWriter(Protocol):
 
 
 class HeadTemplates:
-    """The header templates of one producer, each created at its first use, which several threads may do at once."""
+    """The header templates of one producer. Each is created at its first use, perhaps by several threads at once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}
@@ -401,7 +401,7 @@ class HeadTemplates:
         return lambda opaque: [self.head(parcel, queue_id, opaque), parcel.body]
 
     def head(self, parcel: Parcel, queue_id: int, opaque: int) -> bytes:
-        """Returns the frame up to the body; raises LocalProtocolError if the protocol cannot encode the header."""
+        """Returns the bytes that precede the body in the frame; raises LocalProtocolError if the header is invalid."""
         key = (parcel.topic, parcel.group, queue_id, parcel.code, parcel.sys_flag)
         template = self._known.get(key)
         if template is None:

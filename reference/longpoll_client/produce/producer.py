@@ -120,7 +120,7 @@ class StartedSend(msgspec.Struct, eq=False):
 
     tries: SendAttempts
     told_of: Sending | None
-    """The hooks' record of the send; None without hooks."""
+    """The hooks' record of the send; None if there are no hooks."""
     begun_ns: int
     callback: SendCallback | None = None
 
@@ -262,8 +262,8 @@ class ProducerCore(ABC):
 class InFlightSends:
     """The sends of one producer that have callbacks.
 
-    A retry waits for its route or connection together with other sends. Each callback is called once: at the end, when
-    no retry is possible, or by `close`.
+    A retry waits for its route or connection together with other sends. Each callback is called once: when its send
+    ends, when no retry is possible, or by `close`.
     """
 
     def __init__(self, runtime: Runtime, instance: ClientInstance, sender: Sender) -> None:
@@ -490,8 +490,8 @@ class Producer(ProducerCore, Closeable):
     def send_one_way(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> str:
         """Send one message without waiting for an answer, and return the message's id.
 
-        The client never learns whether the message was stored. Raises ConfigError, or a ClientError if it could not be
-        sent.
+        The client never learns whether the message was stored. Raises ConfigError, or a ClientError if the message
+        could not be sent.
         """
         parcel = self._sender.single(topic, read_options(topic, body, options, MessageOptions)[0])
         address, header = self._sender.pick(parcel, self._instance.publish_route(topic))

@@ -45,7 +45,7 @@ from longpoll_spec.errors import ConfigError, LongpollError
 log: logging.Logger = logging.getLogger(__name__)
 
 HEARTBEAT_S: Final = 30.0
-"""`heartbeatBrokerInterval`."""
+"""Seconds between two heartbeats (`heartbeatBrokerInterval`)."""
 HEARTBEAT_RETRY_S: Final = 3.0
 """Seconds until another heartbeat is sent to a broker that did not accept one."""
 
@@ -64,7 +64,7 @@ class ProducerHeartbeat:
     _failed_ns: dict[str, int] = field(factory=dict, init=False)
 
     def heartbeat(self, address: str) -> Steps[None]:
-        """Send a heartbeat, unless this connection has sent one. Errors are logged, and the send is retried later."""
+        """Send a heartbeat, unless this connection has sent one. Errors are logged; a new attempt follows later."""
         now_ns = self.instance.runtime.monotonic_ns()
         failed_ns = self._failed_ns.get(address)
         if failed_ns is not None and now_ns - failed_ns < HEARTBEAT_RETRY_S * 1e9:

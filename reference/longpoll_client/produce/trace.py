@@ -8,8 +8,8 @@ Each message gets one line. `\x01` separates the fields, `\x02` ends the line:
 | `SubBefore` | time, region, group, number of the delivery, id, tries before, keys |
 | `SubAfter` | number of the delivery, id, cost in ms, success, keys, how it ended, time, group |
 
-A separate thread sends the lines in batches. Lines beyond the limit are dropped and counted. Ends of transactions and
-one-way sends are not traced.
+A separate thread sends the lines in batches. Lines beyond the limit are dropped and counted. One-way sends and the ends
+of transactions are not traced.
 
 Source: `TraceDataEncoder.java`, `AsyncTraceDispatcher.java`, `SendMessageTraceHookImpl.java`,
 `ConsumeMessageTraceHookImpl.java` 4.9.7.
@@ -74,7 +74,7 @@ class Tracing(Closeable):
     _timer: Timer = field(init=False)
     _lock: Lock = field(init=False)
     _lines: list[tuple[str, str]] = field(factory=list, init=False)
-    """Pairs of message keys and line."""
+    """Pairs of the keys of the traced message and its line."""
     _is_due: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:

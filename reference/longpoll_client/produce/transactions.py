@@ -242,11 +242,11 @@ class TransactionProducer(TransactionCore, Closeable):
     def send(
         self, topic: str, body: bytes, local_transaction: LocalTransaction, **options: Unpack[RequestOptions]
     ) -> TransactionResult:
-        """Prepare a message, call `local_transaction`, and commit or roll back as it returns.
+        """Prepare a message, call `local_transaction`, and commit or roll back the message according to the result.
 
         If the broker cannot store the message safely, `local_transaction` is not called. If `local_transaction` raises
-        an error, that is raised here, and the broker asks for the outcome later. The broker does not confirm the commit
-        or rollback; if that request is lost, the broker asks. Otherwise see `Producer.send`.
+        an error, this method raises the error, and the broker asks for the outcome later. The broker does not confirm
+        the commit or rollback; if that request is lost, the broker asks. Otherwise see `Producer.send`.
         """
         check_plain("local_transaction", local_transaction)
         self._heartbeat_later()
