@@ -299,7 +299,7 @@ class GroupMember(ABC):
         return (yield from ask_offset(queue, start_request(queue, start_at)))
 
     def seek(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Continue at an offset; raises ConfigError if the offset is not in the queue, NotOursError or a ClientError."""
+        """Continue at an offset; raises ConfigError if the queue lacks the offset, NotOursError or a ClientError."""
         self.lifecycle.check_running("seek")
         first = yield from self.find(queue, "first")
         end = yield from self.find(queue, "last")
