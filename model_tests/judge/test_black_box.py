@@ -86,8 +86,8 @@ def test_rocketmqs_late_answers_are_found_from_outside(tmp_path: Path) -> None:
 FROM_OUTSIDE = ("answer_delayed", "answer_duplicated", "message_missing", "wrong_tag", "half_line", "sequence_gap")
 """Faults that are visible from outside the broker.
 
-A history from outside does not bound the visible messages, so faults about unknown messages or about ends that are too
-high are not listed. Ends that are too low for less than the wake limit are not listed either."""
+A history from outside does not bound the visible messages. Therefore the list has no faults about unknown messages,
+about max offsets that are too high, or about max offsets that are too low for less than the wake limit."""
 
 
 @pytest.mark.parametrize("name", FROM_OUTSIDE)

@@ -164,7 +164,7 @@ def jobs_of(session: Any) -> dict[int, str]:
 def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spark_engine: SparkEngine) -> None:
     """Spark's UI names each job.
 
-    Each query has one exchange and caches no scan, because no request has two queues.
+    Each query has one exchange and caches no scan, because each request belongs to one queue.
     """
     load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
@@ -219,7 +219,7 @@ def test_a_hot_queue_and_many_buckets_change_nothing(
 ) -> None:
     """A request may need two buckets. The verdict and each finding equal those of a single process.
 
-    A hot queue is cut into parts unless there are pops; cutting takes one more exchange. Each plan is printed twice.
+    A hot queue is cut into parts unless the history has pops; cutting takes one more exchange.
     """
     for seed, queues, events in ((1, 1, 4_000), (2, 3, 800)):
         load = Load(events=events, queues=queues, timeout_ms=60, is_whole=True, seed=seed)
@@ -450,7 +450,7 @@ def test_spark_submit(faulted: Path, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
 
-    # spark-submit writes the program's output and errors to its own output.
+    # spark-submit writes the output and the errors of the program to its own output.
     assert done.returncode == 1, done.stdout + done.stderr
     assert without_time(msgspec.json.decode(done.stdout, type=Result)) == without_time(judge([faulted], engine="local"))
 

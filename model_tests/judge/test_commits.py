@@ -78,7 +78,7 @@ _COMMITS: Final = int(PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION)
     ids=["strict", "4.9", "strict, proxy, group deleted"],
 )
 def test_a_client_may_commit_a_lower_offset(tmp_path: Path, policy: Policy, deletes: bool, observed: bool) -> None:
-    """RocketMQ 4.9 stores the lower offset of the later pull; the strict policy does not. Neither is a violation."""
+    """RocketMQ 4.9 stores the later, lower offset; the strict policy keeps the higher one. Neither is a violation."""
     history = tmp_path / "history"
     inside = {} if observed else {"record_directory": str(history)}
     options: dict[str, Any] = {"policy": policy, "store_config": SMALL_STORE, **inside}

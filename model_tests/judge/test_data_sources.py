@@ -79,7 +79,7 @@ def test_a_row_has_its_events_time_and_null_for_missing_fields(clean: Path) -> N
 def test_options_choose_the_rows(
     options: dict[str, str], is_chosen: Callable[[dict[str, Any]], bool], clean: Path
 ) -> None:
-    """Options choose rows by the events' fields, whatever columns are selected. Other rows are not passed to Java."""
+    """Options choose rows by the events' fields, whatever columns are selected. Java gets only the chosen rows."""
     events = events_of(clean)
     chosen = {event["sequence"] for event in events if is_chosen(event)}
 

@@ -122,7 +122,7 @@ def test_an_excerpt_without_its_fault_is_unknown(clean: Path, tmp_path: Path) ->
 
 
 def test_an_excerpt_is_judged_by_its_clause_only(clean: Path, tmp_path: Path) -> None:
-    """The judge checks only the clause of an excerpt, so a second fault in it is not reported."""
+    """The judge checks only the clause of an excerpt, so a second fault in the excerpt is not reported."""
     plant(clean, "next_wrong", tmp_path / "planted")
     (finding,) = judge([tmp_path / "planted"], engine="local").findings
     answer = next(event for event in finding.evidence if event["event"] == "answer_sent")

@@ -77,7 +77,7 @@ def test_parts_in_subdirectories_are_found_by_uri(
 
 
 def test_a_byte_order_mark_is_skipped(clean: Path, tmp_path: Path) -> None:
-    """Some shells write a byte order mark before UTF-8 text; in any other place it is damage."""
+    """Some shells write a byte order mark before UTF-8 text. A byte order mark elsewhere in the file is damage."""
     marked = Path(shutil.copytree(clean, tmp_path / "marked"))
     part = min(marked.glob("*.ndjson"))
     for path in (part, marked / META_FILE):

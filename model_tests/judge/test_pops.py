@@ -33,9 +33,10 @@ OTHERS: Final = {
     "never_answered": {"pop.wake.prompt"},
     "strange_code": {"pop.wake.prompt"},
 }
-"""Fault -> other clauses that it may violate too, because a message waits or the wrong request gets the message."""
+"""Maps a fault to other clauses that it may violate too, because a message waits or the wrong request gets the message.
+"""
 RARE: Final = ("never_again", "too_many", "wrong_tag")
-"""Faults that show only in a record of a whole minute. For the other faults, half a minute is enough."""
+"""Faults that show only in a record of a whole minute, while half a minute is enough for the other faults."""
 CHANGED: Final = {"": 14, "after_ack": 6}
 
 

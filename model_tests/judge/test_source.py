@@ -153,7 +153,7 @@ def test_clocks_are_aligned_and_intervals_widened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_a_time_out_of_range_is_set_to_the_limit(tmp_path: Path, sign: int) -> None:
-    """A time that the clock's offset moves out of range becomes the end of the range. Other times are just moved."""
+    """A time that the clock's offset moves out of range becomes the end of the range."""
     meta = simulated_meta()
     clock = msgspec.structs.replace(meta.sources[0], offset_ns=sign * (INTEGER_LIMIT - 10), uncertainty_ns=5)
     far = msgspec.structs.replace(event(0), after_ns=sign * 100, before_ns=sign * 100)

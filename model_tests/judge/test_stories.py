@@ -1,4 +1,7 @@
-"""Small histories, called stories, with their expected clauses, judged together, in buckets, growing, and alone."""
+"""Small histories, called stories, whose findings must name the expected clauses.
+
+The stories are judged together, in buckets, while they grow, and alone.
+"""
 
 from __future__ import annotations
 

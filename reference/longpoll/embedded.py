@@ -89,7 +89,7 @@ class Broker(Closeable):
 
     @property
     def record_trouble(self) -> str:
-        """After `close`, a sentence about what is missing from the recorded history; empty if it is complete."""
+        """After `close`, a sentence about what the recorded history lacks; empty if the history is complete."""
         return self.broker.record_trouble
 
     def stop(self) -> None:
@@ -148,10 +148,10 @@ class _PausableRuntime(RealRuntime):
 
 
 class NameServer(Closeable):
-    """A name server alone, with which brokers of any kind register. It serves until `close` or the end of its block.
+    """A name server without a broker of its own; brokers of any kind can register with it until the end of its block.
 
     Args:
-        port: Its port on 127.0.0.1; 0 takes any free port.
+        port: The name server's port on 127.0.0.1; 0 takes any free port.
 
     Raises:
         UserError: The port is taken.

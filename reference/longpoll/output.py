@@ -81,7 +81,7 @@ class _Console(Console):
         super().print(*(Text(plain(each)) if isinstance(each, str) else each for each in objects), **options)
 
     def tell(self, said: str | Text) -> None:
-        """Print prose, wrapped on a terminal but on one line in a file, so that it can be searched there."""
+        """Print prose, wrapped on a terminal. In a file, prose stays on one line, so that a search finds it."""
         self.print(said, soft_wrap=_columns() is None and not self.file.isatty())
 
     def on_broken_pipe(self) -> NoReturn:
@@ -171,7 +171,7 @@ def begin_recording(history: Path | None) -> None:
 
 
 def end_recording(history: Path | None, trouble: str) -> None:
-    """Exit with 3 if a recorded history is incomplete; else name the command that judges it."""
+    """Exit with 3 if a recorded history is incomplete; else print the command that judges the history."""
     if trouble:
         fail(trouble, Exit.UNKNOWN)
     if history is not None:
@@ -190,7 +190,7 @@ def check_file(file: Path, what: str) -> None:
 
 
 def check_directory(directory: Path, what: str) -> None:
-    """Create a directory if it is missing, and check that it is writable; raises NotWritableError."""
+    """Create a directory if it is missing; raises NotWritableError if the directory is not writable."""
     with _telling(directory, what):
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()

@@ -171,7 +171,7 @@ class ClientsOfTest:
 
         Args:
             topic: The topic to subscribe to.
-            options: Those of `PullConsumer`. Default: a new group that starts at the topic's first message.
+            options: The options of `PullConsumer`. Default: a new group that starts at the topic's first message.
         """
         from longpoll_client import PullConsumer  # noqa: PLC0415 - not every test needs one
 
@@ -206,8 +206,8 @@ class HistoryOfTest:
     def judge(self) -> Result:
         """Stop the broker or the proxy, and judge the history; raises UserError without the extra `judge`.
 
-        If the machine paused while an answer was overdue, the limits rise by the longest such pause; the result's
-        `thresholds` has them.
+        If the host paused while an answer was overdue, the judge's limits rise by the longest pause. The result's
+        `thresholds` has the raised limits.
         """
         import longpoll  # noqa: PLC0415 - a slow import
 
@@ -348,7 +348,7 @@ def rocketmq_client(rocketmq_broker: BrokerOfTest) -> Iterator[ClientsOfTest]:
 
 @pytest.fixture
 def rocketmq_topic(request: pytest.FixtureRequest, rocketmq_client: ClientsOfTest) -> str:
-    """A new topic with one queue, whose name begins with the test's name."""
+    """A new topic with one queue. The topic's name begins with the test's name."""
     plain = re.sub("[^a-zA-Z0-9_-]+", "-", request.node.name)[:NAME_SIZE_MAX].strip("-")
     topic = f"{plain}-{time.time_ns():x}-{uuid.uuid4().hex[:8]}"
     rocketmq_client.admin.create_topic(topic, 1)

@@ -94,7 +94,7 @@ class Breakpoints:
         return {thread: arrival for thread, (arrival, _) in self._standing.items()}
 
     def until(self, is_so: Callable[[], bool], within_s: float) -> bool:
-        """Serve until the condition holds, for at most `within_s` seconds; returns whether it holds."""
+        """Serve all connections until the condition holds, for at most `within_s` seconds; returns whether it holds."""
         end_s = time.monotonic() + within_s
         while not is_so():
             left_s = end_s - time.monotonic()

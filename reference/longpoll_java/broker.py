@@ -101,7 +101,7 @@ class JavaBroker:
             lmq: Whether the broker has light message queues.
             script: Byteman's rules. Default: a breakpoint at every location. With an empty text, no agent runs.
             options: More options for the Java runtime.
-            master: The broker's master, if it is a slave that may act as master.
+            master: The master that this broker copies and may replace; None if this broker is a master.
         """
         self.jars = jars
         self.stage = stage
@@ -128,7 +128,7 @@ class JavaBroker:
 
     @property
     def copied_from(self) -> tuple[str, int]:
-        """The address from which slaves copy the log (`haListenPort`). Its port is the broker's port plus one."""
+        """The address from which slaves copy the log (`haListenPort`): the port after the broker's own port."""
         return self.address[0], self.address[1] + 1
 
     @property
@@ -252,7 +252,7 @@ def _listens(address: tuple[str, int]) -> bool:
 
 
 def _free_port() -> int:
-    """Return a free port such that the two other ports that a broker uses are free too."""
+    """Return a free port. The two other ports that a broker derives from this port are free too."""
     for _ in range(TRIES):
         port = random.choice(PORTS)
         try:

@@ -108,7 +108,7 @@ def _shown(trace: Trace) -> tuple[Move, ...]:
 
 
 def _clients(trace: Trace, phase: str) -> list[int]:
-    """Return the clients that wait for an answer at the end, and whose request is in a phase."""
+    """Return the clients that wait for an answer at the end, and whose request is in the given phase."""
 
     def last(name: str) -> int:
         return value_of(trace.model, trace.steps[-1].state, name, 0)

@@ -266,7 +266,7 @@ class Load:
 UNKNOWN: Final = "-"
 SCAN_TICKS: Final = 2
 HOLD_TICKS: Final = SCAN_TICKS * HELD_SCANS
-"""The deadline of a pull in ticks, from the scan periods for which it is held."""
+"""The deadline of a pull in ticks, which is the length of `HELD_SCANS` scan periods."""
 PART: Final = "part-0.ndjson"
 WORDS: Final = 7
 

@@ -234,7 +234,7 @@ class _Player:
         return iter(said)
 
     def until(self, move: Move) -> str:
-        """Wait until a thread stops at a breakpoint of the move, or passes one that does not stop it."""
+        """Wait until a thread reaches a breakpoint of the move, whether the breakpoint stops the thread or not."""
 
         def there() -> Arrival | None:
             passed = (each for each in self.stage.seen[self.acted_at :] if each.gate in PASSED)

@@ -2,8 +2,8 @@
 
 A gate is a breakpoint at which a thread asks whether it may continue.
 
-`schedule_of` is a pure function from a trace to moves. `replay` plays the moves, and `exported` writes them for Java
-alone. `violations` adds the moves that show the violation.
+`schedule_of` is a pure function from a trace to moves. `replay` plays the moves, and `exported` writes them as files
+that need only Java. `violations` adds the moves that show the violation.
 """
 
 from __future__ import annotations

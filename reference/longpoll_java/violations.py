@@ -127,7 +127,7 @@ def _round_cut(trace: Trace) -> Iterator[Move]:
 def _broken_off(trace: Trace) -> Iterator[Move]:
     """Show that the request about the master gets an error, and that pulls at another queue were not visited.
 
-    At the end each of these pulls gets a message, which answers it.
+    At the end, each pull that was not visited gets a message, which answers the pull.
     """
     witnesses = witnesses_of(trace)
     yield Move("broke_off")

@@ -115,7 +115,8 @@ class Example:
     """Unique among all examples against one service, because the names of the example's queues contain it."""
     workers: Workers
     suspect: Callable[[ViolationError], None]
-    """Records an answer that was slightly late. Raises the violation if the run already had such an answer."""
+    """Records an answer that was slightly late. Raises the violation if an earlier answer in the run was slightly late
+    too."""
     long_ms: int
     short_ms: int
     told: RecordedHistory
@@ -790,7 +791,7 @@ class Example:
         self.excused[WOKEN] += (self.runtime.monotonic_ns() - since_ns) / MS > self.allowances.wake_ms
 
     def _wait_lost(self, ask: Ask, message: Message) -> None:
-        """Wait for a poll that should have been woken. If it is answered before its deadline, it was only late."""
+        """Wait for a poll that should have been woken. A poll that is answered before its deadline was only late."""
         lost = self._lost(ask, message)
         if not self._is_over(ask):
             raise lost

@@ -253,7 +253,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @classmethod
     def _run_short(cls, run: Run) -> None:
-        """Run each kind of step alone, and the extreme steps of each axis. Their failures need no shrinking."""
+        """Run each kind of step alone, and the extreme steps of each axis. A failure of one step needs no shrinking."""
         quiet = cls(run)
         subject, silence_ms = quiet.example.subject, cls.silence_ms
         is_done = False

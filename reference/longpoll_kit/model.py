@@ -30,9 +30,9 @@ class Allowances:
 
     - `wake_ms`: from the time when a message and a poll for it are both present to the poll's answer.
     - `late_ms`: from a poll's deadline to its answer.
-    - `early_ms`: how long before its deadline a poll may get an empty answer, because its clock may count milliseconds.
+    - `early_ms`: how long before its deadline a poll may get an empty answer; a service's clock may count milliseconds.
     - `visible_ms`: from the acknowledgement of a publish until a poll must find the message.
-    - `may_answer_early`: whether a poll may get an empty answer at any time, unless a message was present before it.
+    - `may_answer_early`: whether a poll may get an empty answer at any time, unless a message came before the poll.
     """
 
     wake_ms: int = 500
@@ -42,10 +42,7 @@ class Allowances:
     may_answer_early: bool = False
 
     def deadline_ns(self, ask: Ask) -> int:
-        """A poll's start plus its timeout, which is its earliest possible deadline.
-
-        The service may have received the poll later.
-        """
+        """Return a poll's earliest possible deadline: its start plus its timeout, less `early_ms`."""
         return ask.begun_ns + (ask.timeout_ms - self.early_ms) * MS
 
     def earliest_end_ns(self, ask: Ask) -> int:
@@ -76,7 +73,7 @@ class Message:
     key: str = ""
     """The ordering key: messages of one key are in order. Empty if the whole queue is in order."""
     is_unordered: bool = False
-    """Whether this message's position is still unknown, because others were published at the same time."""
+    """Whether this message's position is still unknown, because other messages were published at the same time."""
 
     def is_sure(self, moment_ns: int | None = None) -> bool:
         """Return whether the publish of the message was acknowledged, optionally before a given time."""
@@ -244,7 +241,7 @@ class OffsetQueue(Queue):
             self.positions[ask.first] = ask.answer.position_next
 
     def _place(self, number: int, body: bytes) -> None:
-        """Give a message that was published at the same time as others the number at which a poll read the message."""
+        """Set the number of a message that was published with others at once to the number at which a poll read it."""
         group = [message for message in self.messages[number:] if message.is_unordered]
         found = next((message for message in group if message.body == body), None)
         if found is not None and group[0].number == number:

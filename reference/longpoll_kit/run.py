@@ -29,7 +29,7 @@ Verdict = Literal["valid", "invalid", "unknown"]
 WATCH_S: Final = 0.005
 """The interval of checks for host pauses, much shorter than the allowed delays."""
 EXCUSED_SHARE: Final = 0.5
-"""If host pauses excused more than this fraction of all wakes, or of all deadlines, the rest proves too little."""
+"""If host pauses excused more than this share of all wakeups, or of all deadlines, the run proves too little."""
 NOT_SHOWN: Final = "not shown"
 """The text of a report for an axis on which no step counts."""
 NO_FURTHER: Final = " (no further, because "

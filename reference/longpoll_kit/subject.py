@@ -64,7 +64,8 @@ class LongPollSubject(Protocol):
     redelivery_ms: int | None = None
     """How long after a delivery a consuming service may deliver the message again; None: never, 0: at any time.
 
-    With `acknowledge`, the service must deliver an unacknowledged message again, and no acknowledged message."""
+    With `acknowledge`, the service must deliver every unacknowledged message again, but never an acknowledged message.
+    """
     wait_unit_ms: int = 1
     """The timeout of each poll is a multiple of this value, such as 1,000 for a service that counts whole seconds."""
     wait_min_ms: int = 0

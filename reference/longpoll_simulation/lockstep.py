@@ -1,9 +1,10 @@
 """Runs the hold table's real threads under a controlled scheduler and compares each step with the specification.
 
-Consumers, a dispatcher, a scanner and an executor use the real `HoldService`, `BucketTraversal` and `HoldTable`. One
-thread at a time runs from one scheduling point to the next. The specification's variables, read from the table and the
-threads, must then match a state that this thread's own actions can reach, possibly with no action. The code is coarser
-than the specification in an in-place bucket traversal, and where a traversal skips an empty bucket without a step.
+Consumers, a dispatcher, a scanner and an executor use the real `HoldService`, `BucketTraversal` and `HoldTable`. The
+scheduler runs one thread at a time, up to the thread's next scheduling point. The specification's variables, read from
+the table and the threads, must then match a state that this thread's own actions can reach, possibly with no action.
+The code is coarser than the specification in an in-place bucket traversal, and where a traversal skips an empty bucket
+without a step.
 
 On request, the executor may become full and empty again, the broker may stop, and a notifier's read may throw.
 `refinement` chooses the schedules. Messages are in `MemoryQueues`, the minimum that these threads need of a store.
@@ -194,7 +195,7 @@ class Lockstep:
     executor: list[Pull] = field(factory=list)
     walks: dict[str, BucketTraversal] = field(factory=dict)
     held_by: dict[Pull, str] = field(factory=dict)
-    """The action that last put each pull into the table."""
+    """Maps each pull to the action that last put the pull into the table."""
     done: Counter[str] = field(factory=Counter)
     """How often each action of the specification was taken so far."""
     spawned: int = 0

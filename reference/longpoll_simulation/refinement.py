@@ -3,7 +3,7 @@
 The code has a coarser granularity than the specification, so one move may take several steps of the run, or none. The
 search tries the schedules that stay on the run until it finds one that reaches the run's end.
 
-This simulation has only one queue. It has no tags, channels, commits, crashes or roles.
+The simulation has only one queue, and no tags, channels, commits, crashes or roles.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def refuse_unknown(model: Model) -> None:
 def follow(trace: Trace) -> Replayed:
     """Return the schedule of the hold service that goes furthest along a run of its policy.
 
-    Raises NotReplayableError, and NotASpecificationStepError.
+    Raises NotReplayableError if the simulation lacks a feature of the run, and NotASpecificationStepError if the code
+    takes a step that the specification does not allow.
     """
     refuse_unknown(trace.model)
     states = [step.state for step in trace.steps]

@@ -51,7 +51,7 @@ class SimulatedLock:
         return True
 
     def release(self) -> None:
-        """Release the lock. Raises RuntimeError if it is free."""
+        """Release the lock. Raises RuntimeError if the lock is free."""
         if self.owner is None and not self._world.over:
             raise RuntimeError("release of a free lock")
         self.give_back()

@@ -159,7 +159,7 @@ class World:
     ask_at: int = 0
     """The strategy does not choose before this scheduling point while the current actor can run."""
     pause_at: int = NEVER
-    """The strategy is not asked for pauses before this scheduling point."""
+    """The scheduling point before which the strategy is not asked for pauses."""
     paused_ms: int = 0
     """The total duration of pauses so far, ms."""
     current: Actor | None = None

@@ -82,8 +82,8 @@ def first_answers(record: Record) -> dict[tuple[str, str], Seen]:
 def exchanges(record: Record) -> Iterator[Exchange]:
     """Yield every pull that has an identifier and can be judged.
 
-    A pull is not judged if its answer names another queue than the pull, or if another request of the queue has the
-    same identifier.
+    A pull is not judged if its answer names a different queue from the pull's queue, or if another request of the queue
+    has the same identifier.
     """
     answers = first_answers(record)
     for one in record.of("request_received"):
@@ -93,7 +93,7 @@ def exchanges(record: Record) -> Iterator[Exchange]:
 
 
 def is_sole(record: Record, one: Seen) -> bool:
-    """Whether a request has an identifier that no other request of its queue has."""
+    """Whether a request has an identifier, and no other request of its queue has the same identifier."""
     others = [each for each in record.of("request_received") if (each.about, each.place) == (one.about, one.place)]
     return bool(one.request) and len(others) == 1
 

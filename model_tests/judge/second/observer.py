@@ -1,4 +1,4 @@
-"""Observers of a simulated broker. They record histories as plain events, with clocks, intervals, gaps and cut ends."""
+"""Observers of a simulated broker record histories as plain events, with clocks, intervals, gaps and cut ends."""
 
 from __future__ import annotations
 

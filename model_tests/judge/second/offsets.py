@@ -39,7 +39,7 @@ class Commit:
 
     request: Seen
     answer: Seen | None
-    """None if it is unknown whether the commit succeeded."""
+    """The answer; None if it is unknown whether the commit succeeded."""
 
     @property
     def offset(self) -> int:

@@ -36,7 +36,7 @@ from model_tests.judge.second.reading import FAR, LATE_NS, WAKE_NS, Record, Seen
 UNHELD_NS: Final = 2_000 * MS
 SHORT_POLLING_NS: Final = 1_000 * MS
 COLD_NS: Final = 10_000 * MS
-"""How long a broker may delay the read of a message, and how old such a message must be at least."""
+"""A broker may delay the read of a message by this time if the message is at least as old as this time."""
 
 
 def open_until(record: Record, request: Seen) -> Seen:
@@ -65,9 +65,9 @@ def over(
 
 
 def unread(record: Record, one: Exchange, hi: int, read_from: int = -FAR) -> bool:
-    """Whether the request's connection may have been unread in either direction since the request was received.
+    """Whether a side of the request's connection may not have read from it since the request was received.
 
-    A gap in an outside record may hide an unread connection. Recorded times before `read_from` do not count.
+    A gap in an outside record may hide such a time. Recorded times before `read_from` do not count.
     """
     request, lo = one.request, one.request.lo
     is_gap = one.answer is not None and not is_inside(record, request.source)

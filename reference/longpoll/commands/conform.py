@@ -402,7 +402,7 @@ def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -
 
 
 def _identified(place: Place, policy_name: str | None, *, as_json: bool) -> Identity:
-    """Determine the policy to compare the broker with, and report it before the work. Raises UserError.
+    """Determine the policy with which to compare the broker, and print it before the tests begin. Raises UserError.
 
     A policy that the user names takes precedence; the output says if the broker's version indicates another policy.
     """

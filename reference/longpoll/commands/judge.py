@@ -189,7 +189,7 @@ def _check_places(reports: Sequence[Path], evidence: Path | None, paths: Sequenc
 
 
 def _check_told(places: Places, checkpoint: Path | None, paths: Sequence[Path | str]) -> None:
-    """Check before the work that the output of --follow can be written, and that it is not part of a history."""
+    """Check, before any judging, that the output of --follow can be written and is not part of a history."""
     _check_is_no_evidence(places.findings, paths)
     _check_is_no_evidence(checkpoint, paths)
     if places.findings is not None:

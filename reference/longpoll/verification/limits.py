@@ -1,4 +1,4 @@
-"""Finds what a policy does not promise, computes time limits from this, and applies both to a judge's result.
+"""Finds which properties a policy does not promise, derives time limits, and applies both to a judge's result.
 
 A policy does not promise a property that the specification finds violated. If a policy does not promise
 `no_lost_wakeup` or `answered_by_deadline`, an answer may be late by the policy's own fallback: one scan period if the

@@ -25,7 +25,8 @@ DELIVERIES_MIN: Final = 500
 LATE_MS: Final = 50.0
 """Deliveries later than this are recorded, because the real limits are known only after the race."""
 OTHERS: Final = 2
-"""If there are this many deliveries per queue during a delay, the broker served other pulls and forgot one."""
+"""If the broker made this many deliveries per queue during a delay, it served other pulls and forgot the delayed pull.
+"""
 ALONE_MS: Final = 1_000.0
 """A delay that exceeds the limit by more than this counts even if no other pulls were served meanwhile."""
 UNHELD_SHARE: Final = 0.1
@@ -56,7 +57,7 @@ def races(
     process_id: int | None = None,
     seed: int = 0,
 ) -> Told:
-    """Race for `seconds`; without `limits`, the host's latency during the race sets the limit for a wake.
+    """Run a race for `seconds`. Without `limits`, the host's latency during the race sets the limit for a wakeup.
 
     `topic` must be new to the broker, whose process is `process_id` if known. Raises ClientError if the broker does not
     answer at all, and OSError if the broker cannot be reached.
@@ -111,7 +112,7 @@ def _late(late: Sequence[Delivery], report: RaceReport, limit_ms: float) -> str:
 
 
 def _doubt(report: RaceReport, known: Declared, limits: Limits) -> str | None:
-    """Say why a race without a violation shows nothing; None if it does show that the policy is kept."""
+    """Say why a race without a violation does not show that the broker keeps the policy; None if the race shows it."""
     if report.trouble is not None:
         return f"ended early: {report.trouble}"
     if report.delivered_count < DELIVERIES_MIN:

@@ -220,7 +220,7 @@ def conversations(job: Job, broker: Address, name_server: Address, progress: Pro
 
 
 def _of_clauses(results: Sequence[Clause], silenced_by: Sequence[str]) -> tuple[Outcome, str]:
-    """The outcome and the sentence for a run's results."""
+    """Return the outcome of the conversations for a row, and a sentence that counts the clauses by outcome."""
     clauses = by_clause(results)
     counts = Counter(clauses.values())
     detail = f"{len(clauses)} clauses: {', '.join(f'{counts[each]} {each}' for each in OUTCOMES if counts[each])}"

@@ -125,7 +125,7 @@ class Verdicts:
         return _result(name, "UNTESTED" if unknown else "PASS", unknown)
 
     def _unseen(self, prop: str) -> str:
-        """Say why the load did not show a property although it has no findings; empty if the load showed it."""
+        """Say why a property without findings was not tested by the load; empty if the load tested the property."""
         if not self.judged.judged.get(prop):
             return "the load asked nothing of it"
         if prop in OF_COMMITS and not self.report.told_count:

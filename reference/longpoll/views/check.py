@@ -1,8 +1,8 @@
 """The output of `longpoll check`: a short summary, all tables, or one JSON object. Programs rely on its keys.
 
-`HARMS` has the harm of each violated property for a user, the worst harm first. This order differs from that of the
-specification, and `worst` uses it to choose what `longpoll check` prints by default. Harm without a fault comes before
-harm that needs a full executor, an exception or a crash.
+`HARMS` describes the harm of each violated property for a user, the worst harm first; `worst` uses this order to choose
+what `longpoll check` prints by default. Harm without a fault comes before harm that needs a full executor, an exception
+or a crash.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def worst(violated: Iterable[str], most: int) -> list[str]:
 
 
 SHOWN_MAX: Final = 3
-"""Violations that the summary explains; `--all` lists the others."""
+"""The most violations that the summary explains; `--all` lists every violation."""
 BY_CONSTRUCTION: Final = "by construction"
 """The verdict of a property that holds vacuously: the model has nothing that could violate it."""
 COLOURS: Final = {

@@ -81,12 +81,12 @@ class FindingReporter:
                 self.say(why)
 
     def tell_last(self, result: Result) -> None:
-        """Report the last judgement, unless it was reported already."""
+        """Report the last judgement, unless the judgement was reported already."""
         if result is not self.collector.result:
             self.tell(result)
 
     def _hand_on(self, name: str, line: bytes) -> bool:
-        """Add a finding to the file; returns true if it was not in the file yet, or if there is no file."""
+        """Add a finding to the file; returns true if the file did not have the finding yet, or if there is no file."""
         return self.stream is None or self.stream.put(name, line)
 
 

@@ -120,7 +120,7 @@ def _counterexample(shown: Counterexample) -> dict[str, Any]:
 def show_worlds(
     proofs: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool, explored: Sequence[str]
 ) -> None:
-    """Print the verdict and a line for each configuration, then the details of each that is not proved.
+    """Print the verdict and a line for each configuration, then the details of each configuration that is not proved.
 
     A few configurations are all shown in detail.
     """
@@ -201,7 +201,7 @@ def _by(found: Proof, name: str) -> tuple[Text, str]:
 
 
 def _show_unknown(found: Proof, name: str) -> None:
-    """Print the state in which induction fails; it may be unreachable."""
+    """Print the state in which induction fails; this state may be unreachable."""
     shown = [(each.step, each.counterexample) for each in found.obligations if each.property_name == name]
     # Show only the last reason, which is that of the induction step, if there is one.
     for step, why in [(step, why) for step, why in shown if why is not None][-1:]:

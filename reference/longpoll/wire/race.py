@@ -103,7 +103,7 @@ class RaceReport:
     delivered_count: int
     late: tuple[Delivery, ...]
     late_ms: float = 0.0
-    """The threshold for lateness."""
+    """A delivery counts as late from this many milliseconds on."""
     trouble: str | None = None
     """What interrupted the race: a rejection, a closed connection, silence."""
     unheld_count: int = 0
@@ -128,8 +128,8 @@ TOGETHER_SHARE: Final = 0.5
 """The share of bursts whose pulls are written right after their messages."""
 SPREADS_MS: Final = (0.02, 0.08, 0.3)
 CLEAR_MS: Final = 1.0
-"""A round whose pull is further than this from the estimated race, in ms, measures the wake or the trip time instead.
-"""
+"""A round measures the wake time or the trip time if its pull is written further than this, in ms, from the estimated
+race."""
 STEP: Final = 0.02
 """The relative change of a median per round."""
 FLOOR_MS: Final = 0.05
@@ -215,7 +215,7 @@ class RaceTopic:
 def prepare(
     runtime: Runtime, address: Address, topic: str, queue_ids: Sequence[int], tell: Callable[[], None] = lambda: None
 ) -> RaceTopic:
-    """Create the topic if the broker allows it, and find out which of these queues it has.
+    """Create the topic if the broker allows it, and return which of the queues `queue_ids` the topic has.
 
     A broker that was just started may reject the topic; then a send creates the topic, with fewer queues. `tell` is
     called once per queue. Raises ClientError if the broker does not answer, or its answer is unreadable.
@@ -296,7 +296,7 @@ class _Queue:
     asked_ns: int = 0
     """When the round's first pull was written."""
     acknowledged_ns: int = 0
-    """When the broker acknowledged the message; 0 if it has not. In the other times of a round, 0 has the same meaning.
+    """When the broker acknowledged the message. In all times of a round, 0 means that the event has not happened yet.
     """
     answered_ns: int = 0
     delivered_before: int = 0
@@ -438,7 +438,7 @@ class _Race:
         return queue, step
 
     def answered(self, answer: Command) -> None:
-        """Handle an answer. Raises ClientError if it is a rejection, a duplicate, or unexpected."""
+        """Handle an answer. Raises ClientError if the answer is a rejection, a duplicate, or unexpected."""
         now_ns = time.monotonic_ns()
         queue, step = self._asked(answer.opaque)
         is_send = step == "send"

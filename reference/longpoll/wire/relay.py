@@ -50,7 +50,7 @@ class Relay(Closeable):
         self._threads[0].start()
 
     def begin(self, fault: Fault) -> None:
-        """Start a fault: existing links close, go silent or get slow; new links do the same or are good."""
+        """Start a fault: existing links close, go silent or get slow. Some kinds of fault affect new links too."""
         with self._lock:
             links = list(self._links)
         if fault == "half-open":

@@ -95,7 +95,7 @@ class Program:
         return self._complaint.decode("utf-8", "backslashreplace")
 
     def end(self) -> None:
-        """Kill the program and its children, and wait for it."""
+        """Kill the program and its children, and wait until the program has exited."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

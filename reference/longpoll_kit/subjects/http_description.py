@@ -35,7 +35,8 @@ class Service(Contract, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The contents of a description file; its keys are the attribute names."""
 
     publish: Request
-    """The request that publishes, such as `POST /{queue}`. Its content is the message if `publish_body` is empty."""
+    """The request that publishes, such as `POST /{queue}`. The request's content is the message if `publish_body` is
+    empty."""
     publish_body: str = ""
     """The key of the message in the published JSON object; empty if the request's content is the message."""
     headers: Mapping[str, str] = {}

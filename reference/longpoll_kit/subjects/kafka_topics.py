@@ -28,8 +28,8 @@ CALL_S: Final = 10
 QUIET: Final = logging.getLogger(__name__)
 QUIET.disabled = True  # Turn logging off, because the client also raises the errors that it logs.
 FETCH_MS: Final = 100
-"""The longest time for which the broker holds a fetch. A consumer waits for its last fetch before it is reused or
-closed."""
+"""The longest time for which the broker holds a fetch. The test waits for a consumer's last fetch before it reuses or
+closes the consumer."""
 
 
 class Topics(LongPollSubject):

@@ -56,7 +56,7 @@ class Exercise:
     answer: str
     """A description of the form of an answer."""
     check: Callable[[str], Grade]
-    """Checks an answer; raises UserError if it has the wrong form."""
+    """Checks an answer; raises UserError if the answer has the wrong form."""
 
 
 @frozen

@@ -111,7 +111,7 @@ Thread = Callable[[Any, World], object]
 
 @define
 class _Chosen(Strategy):
-    """A strategy that makes some prescribed choices and then prefers the running actor. It records the alternatives."""
+    """A strategy that makes some prescribed choices, then prefers the running actor, and records the alternatives."""
 
     told: tuple[int, ...]
     """The prescribed choices, as numbers of actors."""

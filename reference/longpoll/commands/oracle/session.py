@@ -245,7 +245,7 @@ class HistoryFile:
 
     @classmethod
     def begin(cls, directory: Path, source: str, beside: CompiledSpecification) -> HistoryFile:
-        """Create the directory and its `meta.json`; raises `OutputError` if it exists or cannot be created."""
+        """Create the directory and its `meta.json`; raises `OutputError` if that fails or the directory exists."""
         made = cls(directory, source)
         try:
             directory.mkdir(parents=True)

@@ -76,7 +76,7 @@ def fair_enough(answer: str) -> Grade:
 
 
 def left_open(chosen: set[str]) -> Endless | None:
-    """Return an infinite run with the chosen fairness that never answers a pull; None if there is none."""
+    """Return an infinite run with the chosen fairness that never answers a pull; None if there is no such run."""
     model = specification_of(preset("strict"), CUT)
     weak = [each for each in fairness_of(model).weak if ("tick" if each == "tick" else "threads") in chosen]
     return unanswered(model, Fairness(tuple(weak), time_passes=False))
