@@ -135,7 +135,7 @@ def test_a_finding_shows_the_ids_of_the_history(clause: str, events: str, told: 
 
 
 def test_a_source_with_a_specification_may_lower_its_visible_end(tmp_path: Path) -> None:
-    """A specification can truncate a queue, so only the clauses about its steps judge what a hold saw."""
+    """A specification can truncate a queue, so only the clauses about steps check the end that a hold reports."""
     one = next(each for each in STORIES if "pull.hold.read" in each.expected)
     directory = write_story(one, tmp_path)
     meta = msgspec.json.decode((directory / META_FILE).read_bytes())
@@ -224,7 +224,7 @@ CUT: Final = (
     "unknown: send r @0..5; ack queue=1",
     "log.acknowledged.once: send a @0; ack a queue_offset=3 @9; send b @5;",
 )
-"""The beginnings of stories whose clauses compare two distant events. A part of the history once lacked one of the two.
+"""The beginnings of stories whose clauses compare two distant events, one of which a part of the history once lacked.
 """
 
 

@@ -65,9 +65,9 @@ def over(
 
 
 def unread(record: Record, one: Exchange, hi: int, read_from: int = -FAR) -> bool:
-    """Whether a side of the request's connection may not have read from it since the request was received.
+    """Whether the client or the broker may have stopped reading the connection since the request was received.
 
-    A gap in an outside record may hide such a time. Recorded times before `read_from` do not count.
+    A gap in an outside record may hide this. Recorded times before `read_from` do not count.
     """
     request, lo = one.request, one.request.lo
     is_gap = one.answer is not None and not is_inside(record, request.source)

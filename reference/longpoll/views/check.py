@@ -1,4 +1,4 @@
-"""The output of `longpoll check`: a short summary, all tables, or one JSON object. Programs rely on its keys.
+"""The output of `longpoll check`: a short summary, all tables, or one JSON object. Programs rely on the object's keys.
 
 `HARMS` describes the harm of each violated property for a user, the worst harm first; `worst` uses this order to choose
 what `longpoll check` prints by default. Harm without a fault comes before harm that needs a full executor, an exception

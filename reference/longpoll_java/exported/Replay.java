@@ -1,7 +1,7 @@
-// Plays schedule.txt on an unchanged RocketMQ broker whose threads stop at the gates of gates.btm, and tells what
-// is seen. It needs a JDK (11 or later) and nothing else: `java Replay.java` in this folder, after class-path.txt and
-// byteman.txt are there (README.md). Exit code 0: the run was followed and shows what README.md says; 1: the broker did
-// otherwise; 3: a thread did not come to its gate.
+// Plays schedule.txt on an unchanged RocketMQ broker whose threads stop at the gates (breakpoints) of gates.btm, and
+// reports each step. It needs only a JDK (11 or later): create class-path.txt and byteman.txt as README.md describes,
+// then run `java Replay.java` in this folder. Exit code 0: the broker followed the run, with the result that README.md
+// describes; 1: the broker behaved differently; 3: a thread did not reach its gate.
 
 import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
@@ -36,12 +36,12 @@ public class Replay {
     static final Set<String> PASSED = Set.of("held", "served", "rounded", "closed", "returned");
     static final int SUCCESS = 0;
 
-    /** The broker cannot be made to go on. */
+    /** The broker did not do in time what the next step of the run needs. */
     static class NotFollowed extends RuntimeException {
         NotFollowed(String said) { super(said); }
     }
 
-    /** The broker did what the law does not say. */
+    /** The broker took a step that the specification does not allow. */
     static class Otherwise extends RuntimeException {
         Otherwise(String said) { super(said); }
     }
@@ -52,7 +52,7 @@ public class Replay {
         int queue = -1, request = -1;
     }
 
-    /** A connection to the broker, and the replies that came on it by their opaque. */
+    /** A connection to the broker, and its replies by opaque. */
     static class Peer {
         Socket socket;
         volatile boolean isOpen = true;
@@ -148,7 +148,7 @@ public class Replay {
         if (masterPort == 0) masterPort = port;
     }
 
-    /** Start a broker by its settings, wait until it listens, and give its port; a slave finds its master's. */
+    /** Start a broker with its settings, wait until it listens, and return its port. */
     int start(String name, boolean isStopped) throws Exception {
         Path home = Files.createTempDirectory("replay-");
         homes.add(home);
@@ -201,7 +201,7 @@ public class Replay {
         if (brokers.isEmpty()) return;
         free(Set.of());
         try {
-            // Their folders go with them, so there is nothing for them to save.
+            // The brokers need not save anything, because their folders are deleted too.
             for (Process broker : brokers) broker.destroyForcibly().waitFor();
             for (Path home : homes) {
                 try (var paths = Files.walk(home)) {
@@ -280,7 +280,7 @@ public class Replay {
         }
     }
 
-    /** Stop this run's threads from now on, once no round of the scan is under way: it would be nobody's step. */
+    /** Stop this run's threads from now on, after the current scan round, whose steps do not belong to the run. */
     void stopAll() {
         synchronized (lock) { stops = arrival -> arrival.gate.equals("round"); }
         until(() -> !isInRound(), WITHIN_MS);
@@ -454,7 +454,7 @@ public class Replay {
         return "";
     }
 
-    /** What a name server tells of the least id in a group (`NotifyMinBrokerIdChangeRequestHeader`). */
+    /** The fields of a message about a group's least broker id (`NotifyMinBrokerIdChangeRequestHeader`). */
     static Map<String, String> least(int number, int at) {
         return new LinkedHashMap<>(Map.of("minBrokerId", "" + number, "brokerName", "java-broker", "minBrokerAddr", "127.0.0.1:" + at));
     }
@@ -630,7 +630,7 @@ public class Replay {
         return "the round did not come to queue " + queue;
     }
 
-    /** The law's queues in the order in which the broker's scan comes to them. */
+    /** Number the specification's queues in the order in which the broker's scan visits them. */
     void numberQueues(List<String> steps) {
         Set<Integer> order = new LinkedHashSet<>();
         for (String line : steps) {
@@ -684,7 +684,7 @@ public class Replay {
         }
     }
 
-    /** A field of a header in JSON: of numbers, or of texts without quotes in them. */
+    /** The value of a field in a JSON header: a number, or a text that contains no quotes. */
     static String field(String header, String name) {
         Matcher found = Pattern.compile("\"" + name + "\":\\s*\"?(-?[^\",}]*)").matcher(header);
         return found.find() ? found.group(1) : "";
