@@ -1,4 +1,4 @@
-"""Running brokers of a test, on small stores, and raw clients of them."""
+"""Starts brokers on small stores for a test, and connects raw clients to them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from longpoll_runtime.real import RealRuntime
 SMALL_STORE: Final = StoreConfig(
     commit_log_file_size=8 * 1024 * 1024,
     consume_queue_file_size=20_000,
-    # A disk that is busy with other work must not make the broker refuse a send to a new topic.
+    # On a disk that is busy with other work, the broker must not refuse a send to a new topic.
     sync_flush_timeout_ms=int(PATIENCE_S * 1000),
 )
 
 
 class Brokers:
-    """Starts brokers and connects clients; `close` ends all of them."""
+    """Starts brokers and connects clients. `close` closes the clients and stops the brokers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -55,12 +55,11 @@ class Brokers:
         return broker, self.connect(broker), self.connect(broker)
 
     def close(self) -> None:
-        """Close the clients and stop the brokers, in the opposite order."""
         self._stack.close()
 
 
 def one_by_one(broker: Broker) -> Broker:
-    """Let a broker serve each request alone, as a reference for brokers with bursts and reused answers."""
+    """Make a broker serve each request alone, as a reference for brokers with bursts and reused answers."""
     handler, runner = broker.handler, broker.pulling.runner
     handler.send_bursts, handler.reads_fields = None, False
     runner.reuses_answers = runner.answers.has_offsets_only = False
@@ -72,15 +71,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, "the condition did not become true"
-        # This polls, because the state of another thread's broker has no event.
+        # The loop polls, because a broker on another thread has no event for its state.
         time.sleep(0.001)
 
 
 def wait_held(broker: Broker, count: int = 1) -> None:
-    """Wait until the broker holds this number of pulls."""
     wait_until(lambda: len(broker.hold_service) == count)
 
 
 def wait_visible(broker: Broker, topic: str, end: int, queue_id: int = 0) -> None:
-    """Wait until a queue's visible end has reached an offset."""
     wait_until(lambda: broker.store.visible_end(topic, queue_id) == end)

@@ -1,7 +1,7 @@
 """Client scenarios for any broker: rebalance, order, flow control, dead letters and more.
 
-Each function runs one scenario with its own topic and group, and returns its observations for a test to check. They use
-only RocketMQ's protocol. Restarts of brokers are not included.
+Each function runs one scenario with its own topic and group, and returns its observations for a test to check. The
+scenarios use only RocketMQ's protocol and do not restart the broker.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
 PATIENCE_S = 60.0
-"""Time limit for expected events; only a failing scenario waits so long."""
+"""Time limit in seconds for expected events; only a failing scenario waits so long."""
 BATCH_SIZE: Final = 100
 
 
 def member_options(config: MemberConfig) -> dict[str, Any]:
-    """Convert a member's configuration to a consumer's options."""
     rest = {each.name: getattr(config, each.name) for each in fields(ConsumerConfig)}
     return {"group": config.group, "start_at": config.start_at, "config": ConsumerConfig(**rest)}
 
@@ -61,7 +60,7 @@ def share_options(shared: Callable[[MessageQueue, bool], object]) -> dict[str, A
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until other threads make the condition true; the pause only saves processor time."""
+    """Wait until other threads make the condition true, with pauses that save processor time."""
     pause = threading.Event()
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
@@ -106,7 +105,7 @@ def send_numbered(name_server: str, topic: str, count: int) -> list[str]:
 
 
 def _send_patiently(producer: Producer, topic: str, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-    """Send a batch; retry while the broker is too busy, as Java's reports without storing anything."""
+    """Send a batch, and send it again while the broker reports SYSTEM_BUSY and has stored nothing."""
     results: list[SendResult] = []
 
     def is_sent() -> bool:
@@ -128,17 +127,17 @@ def _send_patiently(producer: Producer, topic: str, messages: Sequence[OutgoingM
 @frozen
 class Arrival:
     number: int
-    """Position in the log of events."""
+    """The event's number in the `Log`."""
     member: str
     queue: tuple[str, int]
-    """Broker or topic, and number of the queue."""
+    """(the broker's host, the queue's id)"""
     offset: int
     msg_id: str
 
 
 @frozen
 class Handover:
-    """A queue that was assigned to a member or revoked."""
+    """The assignment of a queue to a member, or its revocation."""
 
     number: int
     member: str
@@ -148,11 +147,10 @@ class Handover:
 
 @define(eq=False)
 class Log:
-    """Events in one order. Invariant: changes under `_lock`; numbers increase."""
+    """Arrivals and handovers in one order. Invariant: changes happen under `_lock`, and numbers increase."""
 
     arrivals: list[Arrival] = field(factory=list)
     seen: set[str] = field(factory=set)
-    """Ids of all received messages."""
     handovers: list[Handover] = field(factory=list)
     _lock: threading.Lock = field(factory=threading.Lock)
     _next: int = 0
@@ -178,15 +176,16 @@ class RebalanceReport:
     lost: tuple[str, ...] = field(repr=False)
     duplicates: int
     unexplained: tuple[Arrival, ...]
-    """Second arrivals within one member's ownership of a queue, which no rebalance explains."""
+    """Second arrivals of a message at the same member during one ownership of its queue, so not due to a rebalance."""
     handovers: int
 
 
 def explain(log: Log, sent: Sequence[str]) -> RebalanceReport:
-    """Classify every message: lost, received once, or received again for a reason.
+    """Classify every message as lost, received once, or received again for a reason.
 
-    A member's ownership of a queue begins with the assignment and, for messages its listener already had, lasts beyond
-    the revocation. Messages of two ownerships may overlap; within one nothing may arrive twice.
+    A member's ownership of a queue begins with an assignment and ends with the member's next assignment of the queue,
+    because a listener may still handle messages after a revocation. A member may receive each message once per
+    ownership.
     """
     begins: dict[tuple[str, int], list[int]] = defaultdict(list)
     for handover in log.handovers:
@@ -217,7 +216,7 @@ Push: TypeAlias = Callable[..., Any]
 
 
 def rebalance(name_server: str, count: int, push: Push = PushConsumer, **options: Any) -> RebalanceReport:
-    """Send messages while a second and a third member join, the first leaves, and the second leaves."""
+    """Send messages while a second and a third member join and then the first and the second member leave."""
     log = Log()
     with new_topic(name_server) as topic, ExitStack() as stack:
         group = f"group-{uuid.uuid4().hex[:8]}"
@@ -270,14 +269,14 @@ def _close_all(members: dict[str, Any]) -> None:
 class OrderReport:
     count: int
     out_of_order: int
-    """Messages received before an earlier message of their queue was consumed."""
+    """The number of messages that a listener received before an earlier message of the same queue was consumed."""
     at_once: int
     """How often two listeners had messages of one queue at the same time."""
     put_off: int
 
 
 def orderly(name_server: str, count: int, push: Push = PushConsumer) -> OrderReport:
-    """Two members of an ordered group; each fiftieth message is postponed once and must come again before the next."""
+    """Run two members of an ordered group; each fiftieth message is retried once before the queue's next message."""
     lock = threading.Lock()
     consumed: dict[int, int] = defaultdict(int)
     busy: Counter[int] = Counter()
@@ -295,7 +294,7 @@ def orderly(name_server: str, count: int, push: Push = PushConsumer) -> OrderRep
             put_off = message.queue_offset % 50 == 7 and message.msg_id not in tried
             tried.add(message.msg_id)
         if message.queue_offset % 10 == 0:
-            # The pause is long enough for another listener to get the queue too, if it could.
+            # During this pause another listener would get a message of the same queue if the client allowed it.
             moment.wait(0.002)
         with lock:
             busy[queue_id] -= 1
@@ -324,25 +323,25 @@ FLOW_LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "size": {"cached_size_max": 20_000},
     "span": {"cached_span_max": 16},
 }
-"""Limits that stop pulling long before 80 messages of 1,000 bytes, by their names in a `FlowReport`."""
+"""Maps names in a `FlowReport` to limits that stop pulling long before 80 messages of 1,000 bytes are cached."""
 
 
 @frozen
 class FlowReport:
     stopped_by: str | None
-    """The limit reached while the listener was blocked."""
+    """The limit that stopped pulling while the listener was blocked."""
     waiting: int
-    """The number of messages that wait at that time."""
+    """The number of cached messages when pulling stopped."""
     consumed: int
-    """The total number of consumed messages after the listener continued."""
+    """The number of messages that were consumed in all after the listener continued."""
     stopped_after: str | None
-    """The limit reached after everything is consumed, which must be None."""
+    """The limit that still stops pulling after everything is consumed, which must be None."""
 
 
 def flow_control(name_server: str, count: int, body_size: int, **limits: Any) -> FlowReport:
     """Block a listener until pulling stops, then continue until everything is consumed.
 
-    With a span limit, only the first message blocks and the others overtake it.
+    With a span limit, the listener blocks only on the first message and consumes later messages meanwhile.
     """
     going_on = threading.Event()
     seen: list[int] = []
@@ -374,7 +373,10 @@ def flow_control(name_server: str, count: int, body_size: int, **limits: Any) ->
 
 
 def broadcasting(name_server: str, count: int, offsets_file: str) -> tuple[list[int], list[int], list[int]]:
-    """Returns three members' numbers: two concurrent ones, and the first again after a restart and one more message."""
+    """Returns the bodies that two concurrent members receive, and those that the first receives after a restart.
+
+    One more message is sent before the first member restarts with the same offsets file.
+    """
     results: list[list[int]] = []
     with new_topic(name_server) as topic, ExitStack() as stack:
 
@@ -394,7 +396,7 @@ def broadcasting(name_server: str, count: int, offsets_file: str) -> tuple[list[
 
 
 def _numbers(name_server: str, topic: str, config: MemberConfig, count: int, stack: ExitStack) -> list[int]:
-    """Returns the sorted bodies of the first `count` messages that a member polls; it runs until the stack closes."""
+    """Returns the sorted bodies of the first `count` messages that a member polls. `stack` closes the member."""
     consumer = stack.enter_context(PullConsumer(name_server, topics=topic, **member_options(config)))
     found: list[int] = []
     while len(found) < count:
@@ -408,16 +410,15 @@ def _numbers(name_server: str, topic: str, config: MemberConfig, count: int, sta
 @frozen
 class RetryReport:
     reconsume_times: tuple[int, ...]
-    """The numbers of retries that the listener saw, in order."""
+    """The message's number of retries in each call of the listener, in order."""
     topics: frozenset[str]
-    """The topics of the message at the listener: the original one, even from the retry topic."""
+    """The topics under which the listener saw the message. Even a retried message must have its original topic."""
     dead: tuple[bytes, ...]
-    """Bodies of the group's dead letters."""
     tags: str | None
 
 
 def retry(name_server: str, *, raises: bool, push: Push = PushConsumer) -> RetryReport:
-    """Postpone a message, or raise, until it becomes a dead letter after two more tries."""
+    """Let a listener ask for a retry, or raise, until the message becomes a dead letter after two retries."""
     seen: list[ReceivedMessage] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -443,7 +444,7 @@ def retry(name_server: str, *, raises: bool, push: Push = PushConsumer) -> Retry
 
 
 def dead_letters(name_server: str, group: str) -> list[ReceivedMessage]:
-    """Read the first of a group's dead letters with another group."""
+    """Read the first dead letters of a group through another group."""
     topic = f"%DLQ%{group}"
     config = MemberConfig(group=f"undertaker-{group}", start_at="first")
     with ExitStack() as stack:
@@ -460,7 +461,7 @@ def dead_letters(name_server: str, group: str) -> list[ReceivedMessage]:
 
 
 def restart(name_server: str, count: int) -> tuple[list[int], list[int]]:
-    """Returns what a member consumed before it left, and what the next member got of the rest."""
+    """Returns the messages that a member consumed before it left, and the remaining ones that the next member got."""
     with new_topic(name_server) as topic:
         send_numbered(name_server, topic, count)
         config = MemberConfig(group=f"group-{topic}", start_at="first")

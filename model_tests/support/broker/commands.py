@@ -1,4 +1,4 @@
-"""The command line in a separate process."""
+"""Starts the command line in separate processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from model_tests.support.broker.raw_client import PATIENCE_S
 
 COMMAND: Final = (sys.executable, "-c", "from longpoll.cli import main; main()")
 StartCommand = Callable[..., "subprocess.Popen[str]"]
-"""Starts a command of `longpoll` with some options; it is killed at the end of the test if it still runs."""
+"""Starts a command of `longpoll` with options. The process is killed at the end of the test if it still runs."""
 
 
 @contextmanager
 def commands(name: str) -> Iterator[StartCommand]:
-    """Start `longpoll NAME` any number of times; processes that still run after the block are killed."""
+    """Yields a function that starts `longpoll NAME` any number of times; processes left after the block are killed."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*options: str) -> subprocess.Popen[str]:
@@ -38,7 +38,7 @@ def commands(name: str) -> Iterator[StartCommand]:
 
 @contextmanager
 def serving(*options: str) -> Iterator[dict[str, str]]:
-    """The ready line of a `longpoll serve` on free ports; the process must end well."""
+    """Run `longpoll serve` on free ports and yield the fields of its ready line; the process must exit with code 0."""
     command = [*COMMAND, "serve", "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None

@@ -1,4 +1,4 @@
-"""One correct request of each kind, which fuzzers and sweeps change."""
+"""One valid request of each kind, which fuzzers and sweeps of field values then change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording proxy in front of a broker, and the events that it recorded."""
+"""Starts a recording proxy in front of a broker, and reads the events that the proxy recorded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def observing(broker: tuple[str, int], record_directory: Path) -> Observer:
 
 
 def events_of(directory: Path) -> list[Event]:
-    """Every event of one source in a history, in order."""
+    """Returns the events of a history with one source, in order."""
     lines = b"".join(part.read_bytes() for part in sorted(directory.glob(PART_GLOB)))
     return msgspec.json.Decoder(Event).decode_lines(lines)
 
 
 class Upstream:
-    """A plain listening socket in place of a broker, with a proxy in front."""
+    """A plain listening socket in place of a broker, with a recording proxy in front of it."""
 
     def __init__(self, record_directory: Path) -> None:
         self.history = record_directory
@@ -36,7 +36,7 @@ class Upstream:
             self.listening.accept()[0].close()
 
     def connect(self) -> tuple[socket.socket, socket.socket]:
-        """A client through the proxy, and the broker's end of its connection."""
+        """Returns a client's socket to the proxy, and the socket at which the broker accepts the proxy's connection."""
         (door,) = self.observer.doors.values()
         client = socket.create_connection(door, PATIENCE_S)
         behind, _peer = self.listening.accept()

@@ -1,4 +1,4 @@
-"""A client of RocketMQ 5 that pops over one connection, with the calls of `PopConsumer`."""
+"""A client of RocketMQ 5 that pops over one connection and has the calls of `PopConsumer`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def messages_of(answer: Command, broker: str = "b") -> list[Got]:
 
 @define
 class PopClient:
-    """A member of the group, or a producer; every call waits for its answer."""
+    """A member of the group, or a producer. Every call waits for its answer."""
 
     group: str
     topic: str
@@ -73,7 +73,7 @@ class PopClient:
     @classmethod
     @contextmanager
     def of(cls, group: str, topic: str, address: tuple[str, int], broker: str = "java-broker") -> Iterator[Self]:
-        """A client that is connected until the end of the block."""
+        """Yields a client that stays connected until the end of the block."""
         connection = RemotingClient(RUNTIME, *address)
         try:
             yield cls(group, topic, broker, connection)
@@ -114,7 +114,7 @@ class PopClient:
         return messages_of(answer, self.broker)
 
     def notified(self, poll_ms: int, queue: int = -1) -> bool:
-        """Whether the answer to a notification reports a message."""
+        """Send a notification request; returns whether its answer reports a message."""
         header = NotificationRequestHeader(
             consumer_group=self.group,
             topic=self.topic,

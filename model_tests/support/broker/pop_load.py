@@ -1,4 +1,4 @@
-"""A load of pops and racing sends on a broker that serves pops, next to one of pulls."""
+"""Runs a load of pops and concurrent sends on a broker that serves pops, together with a load of pulls."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class Load:
     sent: int = 0
     popped: int = 0
     again: int = 0
-    """Messages that came from the retry topic."""
+    """The number of messages that were popped from the retry topic."""
     pulled: int = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether members stop after their request."""
+        """Whether members stop after their current request."""
         return RUNTIME.monotonic_ns() >= self.end_ns
 
 
 def run_load(
     address: tuple[str, int], seconds: float, *, seed: int = 0, gap_s: float = 0.05, pulls: bool = True
 ) -> Load:
-    """Five members of one group pop topic `Pops`, and four pull `Pulls`, while a producer sends at random moments.
+    """Run five members that pop `Pops`, four that pull `Pulls`, and a producer that sends at random times.
 
-    One message in twenty is not acknowledged at first, and one in twenty gets another invisible time.
+    Of twenty popped messages, one is not acknowledged the first time, and one gets another invisible time.
     """
     load = Load(RUNTIME.monotonic_ns() + round(seconds * 1e9))
     with ExitStack() as stack:
@@ -70,7 +70,7 @@ def _sender(load: Load, producer: PopClient, chance: random.Random, gap_s: float
 
     def work() -> None:
         number = 0
-        # The producer pauses at the end, so that every message can arrive.
+        # The producer stops before the end of the load, so that every message can still arrive.
         while RUNTIME.monotonic_ns() < load.end_ns - 3 * SHORT_MS * 1_000_000:
             number += 1
             producer.send(f"{producer.topic} {number}", queue=chance.randrange(QUEUES))

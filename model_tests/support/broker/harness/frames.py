@@ -1,6 +1,6 @@
 """Creates requests as bytes without an encoder, and splits answers from a stream without a decoder.
 
-Of an answer it reads only code, opaque and body size.
+Only the code, the opaque and the body size of an answer are read.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from longpoll_runtime import Address
 GROUP: Final = "harness"
 RECEIVE_SIZE: Final = 1 << 20
 OPAQUE_BASE: Final = 1_000_000_000
-"""First opaque of sends, so that all have the same length in JSON."""
+"""The opaque of the first send. It is so large that all opaques have the same length in JSON."""
 HEAD: Final = Struct(">iI")
-"""Length of the rest, then 1 byte serialisation and 3 bytes header size."""
+"""The first 8 bytes of a frame: the length of the rest, one byte for the serialisation, 3 bytes for the header size."""
 _OPAQUE: Final = re.compile(rb'"opaque":(\d+)')
 _CODE: Final = re.compile(rb'"code":(\d+)')
 
 
 def send_frame(topic: str, queue: int, body: bytes, opaque: int = 0, properties: str = "") -> bytes:
-    """Create a send; frames for queues 0 to 9, with bodies and properties of one size, have one size."""
+    """Create a send. Frames for queues 0 to 9 have the same size if their bodies and properties do."""
     fields = send_fields(topic, queue, properties)
     command = Command(RequestCode.SEND_MESSAGE_V2, OPAQUE_BASE + opaque, ext_fields=fields, body=body)
     return b"".join(encode(command))
@@ -37,7 +37,7 @@ def send_frame(topic: str, queue: int, body: bytes, opaque: int = 0, properties:
 
 @frozen
 class PullTemplate:
-    """Pulls of one topic; one with `timeout_ms` 0 is never held."""
+    """Creates pulls of one topic. A pull whose `timeout_ms` is 0 is never held."""
 
     topic: str
     group: str = GROUP
@@ -48,7 +48,7 @@ class PullTemplate:
         return b"".join(encode(Command(RequestCode.PULL_MESSAGE, opaque, ext_fields=fields)))
 
     def patched(self) -> tuple[bytes, bytes, bytes]:
-        """Returns the header of a pull of queue 0 in three parts: before its offset, up to its opaque, and the rest."""
+        """Returns the header of a pull of queue 0 in three parts, to be joined by an offset and an opaque."""
         mark_offset, mark_opaque = 7_000_000_001, 1_700_000_003
         header = self.frame(0, mark_offset, mark_opaque)[HEAD.size :]
         one, two = sorted((str(mark_offset).encode(), str(mark_opaque).encode()), key=header.index)
@@ -70,12 +70,12 @@ class Answer:
 
 @define(slots=True)
 class AnswerStream:
-    """Splits received bytes into answers. Invariant: `_rest` is the begin of one frame."""
+    """Splits received bytes into answers. Invariant: `_rest` is the beginning of at most one incomplete frame."""
 
     _rest: bytes = b""
 
     def count(self, received: bytes) -> tuple[int, int]:
-        """Returns the number of answers completed by these bytes, and the bytes of their bodies."""
+        """Returns the number of answers that these bytes complete, and the total size of the answers' bodies."""
         buffer = self._rest + received if self._rest else received
         at, answers, body_bytes, size = 0, 0, 0, len(buffer)
         unpack = HEAD.unpack_from
@@ -109,7 +109,7 @@ class AnswerStream:
 
 
 class Line:
-    """One blocking connection."""
+    """A blocking connection to a broker."""
 
     __slots__ = ("_stream", "socket")
 
@@ -122,15 +122,15 @@ class Line:
         self.socket.sendall(content)
 
     def read(self) -> list[Answer]:
-        """Receive once; returns the completed answers. Raises ClientError when the broker closes."""
+        """Receive once and return the completed answers. Raises ClientError if the broker closes the connection."""
         return self._stream.answers(self._received())
 
     def read_count(self) -> tuple[int, int]:
-        """Receive once; returns as `AnswerStream.count`."""
+        """Receive once; returns the number and the total body size of the completed answers."""
         return self._stream.count(self._received())
 
     def call(self, frame: bytes) -> Answer:
-        """Send one request and return its answer, with nothing else in flight."""
+        """Send one request and return its answer. No other request may be in flight."""
         self.write(frame)
         while True:
             found = self.read()
@@ -148,6 +148,6 @@ class Line:
 
 
 def expect_success(answer: Answer, what: str) -> None:
-    """Raise ClientError for an error answer."""
+    """Raise ClientError if an answer has an error code."""
     if answer.code != ResponseCode.SUCCESS:
         raise ClientError(f"{what} was answered with code {answer.code}")

@@ -1,8 +1,8 @@
-"""Measures a hundred thousand held pulls: how fast they are accepted, their cost, and their lateness.
+"""Measures a hundred thousand held pulls: how fast the broker accepts them, their cost, and late answers.
 
-Each connection writes a batch of pulls and a probe that is answered at once, and continues after that answer. So a
-batch is written at most a few milliseconds before its receipt, and lateness, counted from the write, is never
-understated.
+Each connection writes a batch of pulls and a probe that the broker answers at once, and writes the next batch after
+this answer. So the broker reads a batch at most a few milliseconds after it is written. Lateness is counted from the
+write, so it is never understated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from longpoll_protocol.codes import ResponseCode
 from longpoll_runtime import Address
 
 BURST: Final = 100
-"""Pulls written before the next probe."""
+"""The number of pulls in a batch, which precede the batch's probe."""
 STALL_S: Final = 30.0
 
 
@@ -35,9 +35,9 @@ class HeldPlan:
     line_count: int = 20
     queue_count: int = 1_000
     same_moment: bool = False
-    """Whether all are due at once, `timeout_ms` after the first write, not each after its own write."""
+    """Whether all pulls are due at the same time, `timeout_ms` after the start, instead of after their own write."""
     idle_s: float = 5.0
-    """The time for which the broker's processor time is measured while all pulls are held."""
+    """How many seconds the broker's processor time is measured while all pulls are held."""
 
 
 @frozen
@@ -45,17 +45,17 @@ class HeldReport:
     accept_s: float
     private_bytes_each: float
     busy_share: float
-    """The share of one core used while all pulls were held."""
+    """The share of one core that the broker used while all pulls were held."""
     late_p50_ms: float
     late_p99_ms: float
     late_max_ms: float
     answering_ns: tuple[int, int]
-    """The times of the first deadline and of the last answer, by the monotonic clock."""
+    """The time of the first deadline and the time of the last answer, on the monotonic clock."""
 
 
 @define(eq=False)
 class _Holding:
-    """A run's state. Invariant: `due_ns[n]` is the deadline of the pull with opaque n, set just before its write."""
+    """The state of a run. Invariant: `due_ns[n]` is the deadline of the pull with opaque n, set before its write."""
 
     plan: HeldPlan
     lines: dict[int, Line]
@@ -67,7 +67,7 @@ class _Holding:
     late_ms: list[float] = field(factory=list)
 
     def write_burst(self, line: Line) -> None:
-        """Write the next batch and its probe, if any are left."""
+        """Write the next batch and its probe; do nothing if all pulls are written."""
         plan = self.plan
         template = PullTemplate(plan.topic)
         numbers = range(self.next_pull, min(plan.pull_count, self.next_pull + BURST))
@@ -85,7 +85,7 @@ class _Holding:
         line.write(b"".join(frames) + template.frame(numbers[0] % plan.queue_count, 0, PROBE))
 
     def read(self, *, until_accepted: bool) -> None:
-        """Read until every pull is accepted, or answered."""
+        """Read until the broker has accepted every pull, or until it has answered every pull."""
         plan = self.plan
         while (self.accepted if until_accepted else len(self.late_ms)) < plan.pull_count:
             ready = self.poller.poll(STALL_S + plan.timeout_ms / 1000)
@@ -108,16 +108,16 @@ class _Holding:
 
 
 def hold(address: Address, process_id: int, memory_bytes: Callable[[], int], plan: HeldPlan) -> HeldReport:
-    """Hold all pulls and wait for every answer, on a new topic whose queues stay empty. Raises ClientError.
+    """Hold all pulls on a new topic without messages, and wait for every answer. Raises ClientError.
 
-    `process_id` is the broker's; `memory_bytes` returns its memory use, and may be slow.
+    `process_id` is the broker's process. `memory_bytes` returns the broker's memory use and may be slow.
     """
     assert plan.pull_count % BURST == 0
     with ExitStack() as stack:
         lines = [Line(address) for _ in range(plan.line_count)]
         for line in lines:
             stack.callback(line.close)
-        # The memory of connections and of the topic does not count as memory of pulls.
+        # The broker allocates memory for connections and the topic now, so that it does not count as memory of pulls.
         for line in lines:
             line.call(PullTemplate(plan.topic).frame(0, 0, PROBE))
         poller = stack.enter_context(select.epoll())

@@ -1,7 +1,7 @@
 """Measures when a held pull is answered: after a message, among a thousand pulls, and at its deadline.
 
-One process, one thread. The clock is read just before a write and just after a read, so every figure includes the
-harness's share, which `round_trips` with the trivial server shows.
+The harness uses one thread. It reads the clock just before a write and just after a read, so every figure includes the
+harness's own time, which `round_trips` shows with the trivial server.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ HOLD_MS: Final = 30_000
 STALL_S: Final = 40.0
 """A timeout in seconds, longer than anything that these functions measure."""
 PAUSE_S: Final = (0.002, 0.006)
-"""How long before its message a pull is sent, so that it is held by then, even by Java's pull threads."""
+"""The range of seconds between a pull and its message. Even Java's pull threads hold the pull within this time."""
 PROBE: Final = 2_000_000_000
-"""The opaque of a pull that only causes an answer."""
+"""The opaque of a pull that is sent only to get an answer."""
 
 
 def percentile(ascending: Sequence[float], share: float) -> float:
-    """Returns the value that this share of the values does not exceed."""
+    """Returns the value below which this share of the ascending values lies."""
     return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
 
 
 def round_trips(address: Address, topic: str, rounds: int) -> list[float]:
-    """Returns the times of small requests with their answers, ms, ascending."""
+    """Returns the round-trip times of small requests, in ms, ascending."""
     line = Line(address)
     frame = PullTemplate(topic).frame(0, 0, PROBE)
     taken = []
@@ -49,7 +49,7 @@ def round_trips(address: Address, topic: str, rounds: int) -> list[float]:
 
 
 def send_first(line: Line, topic: str) -> int:
-    """Send a topic's first message and wait until it is visible; returns the size of its record."""
+    """Send a topic's first message and wait until it is visible; returns the size of its record in bytes."""
     expect_success(line.call(send_frame(topic, 0, BODY)), "a send")
     while True:
         found = line.call(PullTemplate(topic).frame(0, 0, PROBE))
@@ -58,14 +58,14 @@ def send_first(line: Line, topic: str) -> int:
 
 
 def _hold(lines: Sequence[Line], seconds: float) -> None:
-    """Leave the lines' pulls time to be held; raises ClientError if one is answered already."""
-    # A broker does not report that it holds a pull, so this is a paced load.
+    """Wait until the broker holds the pulls of all lines; raises ClientError if it answers one."""
+    # A broker does not report that it holds a pull, so the harness only waits for this time.
     if select.select([line.socket for line in lines], [], [], seconds)[0]:
         raise ClientError("a pull was answered before its message was sent")
 
 
 def wakes(address: Address, topic: str, rounds: int, *, seed: int = 0) -> list[float]:
-    """Returns the times from a send's write to the answer of its waiting pull, ms, ascending."""
+    """Returns the times in ms, ascending, from the write of a send to the answer of the held pull that it wakes."""
     sequence = random.Random(seed)
     sender, puller = Line(address), Line(address)
     template, frame = PullTemplate(topic), send_frame(topic, 0, BODY)
@@ -86,10 +86,10 @@ def wakes(address: Address, topic: str, rounds: int, *, seed: int = 0) -> list[f
 
 
 def wakes_beside_new_queues(address: Address, topic: str, new_topics: Sequence[str], queue_count: int) -> list[float]:
-    """Like `wakes`, each time just after the first message to every queue of a new topic on another connection.
+    """Measure like `wakes`, but write the first message to every queue of a new topic just before each send.
 
-    A first message creates its queue's files. Returns the times from the first write to the held pull's answer, ms,
-    ascending.
+    Another connection writes these first messages, which make the broker create files. Returns the times in ms,
+    ascending, from their write to the held pull's answer.
     """
     sender, puller, other = Line(address), Line(address), Line(address)
     template, frame = PullTemplate(topic), send_frame(topic, 0, BODY)
@@ -99,7 +99,7 @@ def wakes_beside_new_queues(address: Address, topic: str, new_topics: Sequence[s
         firsts = b"".join(send_frame(new_topic, queue, BODY) for queue in range(queue_count))
         puller.write(template.frame(0, number + 1, number, HOLD_MS) + template.frame(0, 0, PROBE))
         assert _next(puller).opaque == PROBE
-        # A probe may overtake the pull in Java's pull threads.
+        # Java's pull threads may answer the probe before they have held the pull.
         _hold([puller], PAUSE_S[1])
         begun_ns = monotonic_ns()
         other.write(firsts)
@@ -119,7 +119,10 @@ def wakes_beside_new_queues(address: Address, topic: str, new_topics: Sequence[s
 def overshoots(
     address: Address, topic: str, pull_count: int, span_ms: tuple[int, int], *, seed: int = 0
 ) -> list[float]:
-    """Returns by how many ms pulls without messages are answered after their earliest deadline, ascending."""
+    """Returns by how many ms the answers to pulls without messages are late, ascending.
+
+    A pull's deadline counts from the time just before its write.
+    """
     sequence = random.Random(seed)
     line = Line(address)
     send_first(line, topic)
@@ -142,14 +145,14 @@ def overshoots(
 
 @frozen
 class FanOut:
-    """One message to many pulls, ms from the send's write."""
+    """The times in ms from the write of one message to the first and the last answer of the pulls that it wakes."""
 
     first_ms: float
     last_ms: float
 
 
 def fan_outs(address: Address, topic: str, pull_count: int, line_count: int, rounds: int) -> list[FanOut]:
-    """Hold `pull_count` pulls on one queue over `line_count` connections and send a message, `rounds` times."""
+    """Hold `pull_count` pulls on one queue over `line_count` connections and wake them by a message, `rounds` times."""
     template, frame = PullTemplate(topic), send_frame(topic, 0, BODY)
     found = []
     with ExitStack() as stack:
@@ -166,7 +169,7 @@ def fan_outs(address: Address, topic: str, pull_count: int, line_count: int, rou
                 puller.write(burst + probe)
             for puller in pullers:
                 assert _next(puller).opaque == PROBE
-            # A probe may overtake the last pulls in Java's pull threads.
+            # Java's pull threads may answer the probe before they have held the last pulls.
             _hold(pullers, 0.02)
             found.append(_fan_out(sender, pullers, frame, pull_count))
     return found

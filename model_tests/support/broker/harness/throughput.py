@@ -1,7 +1,7 @@
 """Measures messages per second: pipelined sends, and pulls with several requests in flight.
 
-Each connection has its own process. All begin together, warm up, and count for the same time. Answers are counted, not
-decoded; the queues' ends show that they were successes.
+Each connection has its own process. All processes begin together, warm up, and count for the same time. Answers are
+counted and not decoded; the queues' max offsets then show that all sends succeeded.
 """
 
 from __future__ import annotations
@@ -31,31 +31,30 @@ KEYS: Final = (
     "UNIQ_KEY\x017F0000010001042F2B6A1B2C3D4E{0:04}\x02WAIT\x01true\x02TAGS\x01tag\x02"
     "KEYS\x01order{0:04} user{0:04}\x02"
 )
-"""The properties of a message with a tag and two keys, by number."""
+"""The template of a message's properties with a tag and two keys; {0} is the message's number."""
 PULL_COUNT: Final = 32
-"""Messages requested by one pull."""
+"""The number of messages that one pull requests."""
 
 
 @frozen
 class Rate:
     per_second: float
     count: int
-    """The number of messages, including the warm-up and the end."""
+    """The number of messages, including those sent or pulled before and after the measured time."""
 
 
 @frozen
 class _Sender:
-    """One connection with `SEND_DEPTH` sends always in flight."""
+    """Measures one connection that always has `SEND_DEPTH` sends in flight."""
 
     address: Address
     topic: str
     warm_s: float
     seconds: float
     has_keys: bool = False
-    """Whether each message has a client's properties for one tag and two keys."""
+    """Whether each message has the properties that a client sets for one tag and two keys."""
 
     def __call__(self, begin: Callable[[], None]) -> Rate:
-        """Send and count the answers."""
         frames = [
             send_frame(self.topic, number % QUEUE_COUNT, BODY, number, KEYS.format(number) if self.has_keys else "")
             for number in range(SEND_DEPTH)
@@ -73,7 +72,8 @@ class _Sender:
         at = answered = counted = 0
         now_ns = count_from_ns
         begun_ns = 0
-        # On a busy machine the first answers may arrive after the time; then the next ones are counted.
+        # On a busy machine the first answers may arrive after the measured time, so the loop then counts the next
+        # answers.
         while now_ns < stop_ns or now_ns == begun_ns:
             count = line.read_count()[0]
             answered += count
@@ -116,7 +116,7 @@ def sends(
     warm_s: float = 1.0,
     has_keys: bool = False,
 ) -> Rate:
-    """Like `send_rate`, to a new topic, and check that the broker has every message; raises ClientError."""
+    """Measure like `send_rate` on a new topic, and check that the broker has every message; raises ClientError."""
     make_topic(address, topic, QUEUE_COUNT)
     rate = send_rate(address, topic, connection_count, seconds=seconds, warm_s=warm_s, has_keys=has_keys)
     check_stored(address, topic, QUEUE_COUNT, rate.count)
@@ -133,7 +133,7 @@ class Stored:
 
 @frozen
 class _Puller:
-    """One connection with `depth` pulls of queue 0 always in flight; it counts messages."""
+    """Measures the messages of one connection that always has `depth` pulls of queue 0 in flight."""
 
     address: Address
     topic: str
@@ -143,7 +143,7 @@ class _Puller:
     seconds: float
 
     def __call__(self, begin: Callable[[], None]) -> Rate:
-        """Pull from the start to the end of the queue, repeatedly."""
+        """Pull the queue from its start to its end, again and again."""
         before, between, after = PullTemplate(self.topic).patched()
         opaques = [b"%d" % (OPAQUE_BASE + number) for number in range(self.depth)]
         offset_first = between.find(b"opaque") >= 0
@@ -186,7 +186,7 @@ class _Puller:
 
 
 def fill(address: Address, topic: str, message_count: int) -> Stored:
-    """Send `message_count` messages to queue 0 of a new topic, 64 in flight; raises ClientError."""
+    """Send `message_count` messages to queue 0 of a new topic, with 64 sends in flight; raises ClientError."""
     line = Line(address)
     frame = send_frame(topic, 0, BODY)
     record_size = send_first(line, topic)
@@ -211,6 +211,6 @@ def fill(address: Address, topic: str, message_count: int) -> Stored:
 
 
 def pulls(address: Address, topic: str, stored: Stored, depth: int, *, seconds: float, warm_s: float = 1.0) -> Rate:
-    """Measure messages pulled on one connection, 32 per pull, with `depth` pulls in flight."""
+    """Measure the messages pulled on one connection, with 32 messages per pull and `depth` pulls in flight."""
     (rate,) = together([_Puller(address, topic, stored, depth, warm_s, seconds)])
     return rate

@@ -1,4 +1,4 @@
-"""Topics of measurements: created before, and counted after."""
+"""Creates topics for measurements and counts the topics' messages afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import Address
 
 VISIBLE_S: Final = 10.0
-"""Maximum delay of a broker's dispatcher."""
+"""Time limit in seconds within which a broker's dispatcher must make messages visible."""
 
 
 def make_topic(address: Address, topic: str, queue_count: int) -> None:
@@ -28,7 +28,7 @@ def make_topic(address: Address, topic: str, queue_count: int) -> None:
 
 
 def send_each(address: Address, topic: str, queue_count: int) -> None:
-    """Send every queue its first message, which creates its files, and wait until all are visible."""
+    """Send a first message to every queue, so that the queue's files are created, and wait until all are visible."""
     with RawClient(address) as client:
         for queue in range(queue_count):
             send_message(client, topic, b"x", queue_id=queue)
@@ -38,7 +38,7 @@ def send_each(address: Address, topic: str, queue_count: int) -> None:
 def check_stored(address: Address, topic: str, queue_count: int, message_count: int) -> None:
     """Check that the topic's queues have exactly `message_count` visible messages; raises ClientError.
 
-    A load's answers are counted but not read: if one was a refusal, a message is missing here.
+    The load counts answers without reading them, so only a missing message shows that a send was refused.
     """
     deadline_s = time.monotonic() + VISIBLE_S
     with RawClient(address) as client:

@@ -1,6 +1,6 @@
-"""A server that answers every frame with the same frame, to measure the harness's limit.
+"""A server that answers every frame with the same frame, which shows the harness's own limit.
 
-Each connection has its own process, so that the server is never the slower side.
+Each connection has its own process, so that the harness is always slower than the server.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from model_tests.support.broker.harness.frames import HEAD, RECEIVE_SIZE, framed
 from longpoll_runtime import Address
 
 BODY_SIZE: Final = 32 * 250
-"""Bytes of a full pull's records."""
+"""The size in bytes of the records in a full pull's answer."""
 SENT: Final = framed(
     b'{"code":0,"extFields":{"queueId":"0","TRACE_ON":"true","MSG_REGION":"DefaultRegion",'
     b'"msgId":"7F00000100002A9F0000000000000000","queueOffset":"123456"},"flag":1,"language":"JAVA",'
     b'"opaque":1000000000,"serializeTypeCurrentRPC":"JSON","version":401}'
 )
-"""A send's answer."""
+"""The constant answer to a send."""
 _PULLED_HEADER: Final = (
     b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"123456","maxOffset":"200000",'
     b'"minOffset":"0"},"flag":1,"language":"JAVA","opaque":1000000000,"remark":"FOUND",'
     b'"serializeTypeCurrentRPC":"JSON","version":401}'
 )
 PULLED: Final = HEAD.pack(4 + len(_PULLED_HEADER) + BODY_SIZE, len(_PULLED_HEADER)) + _PULLED_HEADER + bytes(BODY_SIZE)
-"""A pull's answer."""
+"""The constant answer to a pull."""
 
 
 def _serve(listening: socket.socket, answer: bytes) -> None:

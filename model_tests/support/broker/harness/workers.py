@@ -1,6 +1,6 @@
 """Runs work in separate processes that begin together, and reads a process's time and memory.
 
-Source of the figures: Linux's /proc (`stat`, `smaps`).
+Times and memory come from Linux's /proc (`stat`, `smaps`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ READY: Final = "ready"
 
 
 Begin = Callable[[], None]
-"""Reports that a process is ready, and returns when all are."""
+"""A function that reports that its process is ready, and returns when all processes are ready."""
 Worker = Callable[[Begin], Result]
-"""A process's function: prepare, begin, work, return."""
+"""The function of a process. It prepares its work, calls `begin`, works, and returns a result."""
 
 
 def _child(work: Worker[Result], pipe: Connection) -> None:
@@ -39,7 +39,7 @@ def _child(work: Worker[Result], pipe: Connection) -> None:
 
 
 def together(works: Sequence[Worker[Result]]) -> list[Result]:
-    """Run each in a separate process; raises ClientError when one fails."""
+    """Run each function in a separate process and return the results; raises ClientError if one fails."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     is_done = False
@@ -61,7 +61,7 @@ def together(works: Sequence[Worker[Result]]) -> list[Result]:
     finally:
         for process in processes:
             if not is_done:
-                # The processes are ended after Ctrl-C too, because nothing needs the other results.
+                # After an error or Ctrl-C the other processes are killed, because their results are no longer needed.
                 process.kill()
             process.join(JOIN_S)
             if process.is_alive():
@@ -90,17 +90,17 @@ def _checked(told: object) -> Any:
 
 
 def processor_seconds(process_id: int) -> float:
-    """Returns the user and system time that a process has used."""
+    """Returns the user and system time in seconds that a process has used."""
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def busy_share(process_id: int, seconds: float) -> float:
-    """Returns the share of one core that a process uses over the next seconds; raises ClientError if it ends."""
+    """Returns the share of one core that a process uses in the next seconds; raises ClientError if it ends."""
     begun_s, used_s = time.monotonic(), processor_seconds(process_id)
     ended = os.pidfd_open(process_id)
     try:
-        # The wait is part of the measurement, and only the end of the process stops it.
+        # The wait lasts as long as the measurement, unless the process ends earlier.
         if select.select([ended], [], [], seconds)[0]:
             raise ClientError("the measured process ended")
     finally:
@@ -109,12 +109,12 @@ def busy_share(process_id: int, seconds: float) -> float:
 
 
 def private_bytes(process_id: int) -> int:
-    """Returns a process's private memory, bytes, without shared mapped files such as a store's."""
+    """Returns a process's private memory in bytes, without shared mapped files such as those of a store."""
     size_bytes, is_mapped_file = 0, False
     for line in Path(f"/proc/{process_id}/smaps").read_text().splitlines():
         name, _space, rest = line.partition(" ")
         if not name.endswith(":"):
-            # The head of a mapping has addresses, permissions such as rw-p or rw-s, and so on.
+            # The first line of a mapping has its addresses, its permissions (such as rw-p or rw-s) and more.
             is_mapped_file = rest[3:4] == "s"
         elif name in {"Private_Clean:", "Private_Dirty:"} and not is_mapped_file:
             size_bytes += int(rest.split()[0]) * 1024

@@ -1,1 +1,1 @@
-"""Independent, simple implementations to compare the real ones with."""
+"""Simple, independent implementations with which tests compare the real code."""

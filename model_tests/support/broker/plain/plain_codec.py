@@ -1,7 +1,7 @@
-"""An independent codec of the remoting protocol, to compare `longpoll_protocol` with.
+"""An independent codec of the remoting protocol, with which tests compare `longpoll_protocol`.
 
-Simple: whole frames as bytes, commands as dicts, the standard library only, without limits or lenience. It was checked
-against real brokers.
+It is simple: frames are bytes, commands are dicts, only the standard library is used, and there are no limits. It was
+checked against real brokers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An independent reader of store files, to compare `longpoll_broker.store` with.
+"""An independent reader of store files, with which tests compare `longpoll_broker.store`.
 
-Slow and simple: whole files in memory, no recovery; stops at the first unexpected byte.
+It is slow and simple: it reads whole files into memory, recovers nothing, and stops at the first unexpected byte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any
 
 
 def read_log(store: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
-    """Returns {"records": [fields], "blanks": [{physicalOffset, size}]} in log order, up to the first other byte."""
+    """Returns {"records": [fields], "blanks": [{physicalOffset, size}]} in log order.
+
+    Reading stops at the first byte that belongs neither to a record nor to a blank.
+    """
     found: dict[str, list[dict[str, Any]]] = {"records": [], "blanks": []}
     for path in sorted((store / "commitlog").iterdir()):
         content, base, position = path.read_bytes(), int(path.name), 0
@@ -32,7 +35,7 @@ def read_log(store: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def read_record(content: bytes) -> dict[str, Any]:
-    """Returns every field of one record under RocketMQ's names; raises ValueError unless it has exactly these bytes."""
+    """Returns the fields of one record under RocketMQ's names; raises ValueError if its size differs from `content`."""
     names = ("totalSize", "magic", "bodyCRC", "queueId", "flag", "queueOffset", "physicalOffset", "sysFlag", "born")
     record: dict[str, Any] = dict(zip(names, struct.unpack_from(">i4siiiqqiq", content), strict=True))
     rest = content[48:]
@@ -65,7 +68,7 @@ def _host(content: bytes, wide: bool) -> tuple[str, bytes]:
 
 
 def read_queues(store: pathlib.Path) -> dict[str, list[list[int]]]:
-    """Returns {"topic@queue": [[queue offset, physical offset, size, tags code]]} of every unit with a size above 0."""
+    """Maps "topic@queue" to [queue offset, physical offset, size, tags code] of every unit with a size above 0."""
     queues: dict[str, list[list[int]]] = {}
     for path in sorted((store / "consumequeue").glob("*/*/*")):
         content, base = path.read_bytes(), int(path.name) // 20
@@ -77,7 +80,7 @@ def read_queues(store: pathlib.Path) -> dict[str, list[list[int]]]:
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode` by its definition, a sum of powers."""
+    """Compute `String.hashCode` by its definition, a sum of powers."""
     units = struct.unpack(f">{len(text.encode('utf-16-be')) // 2}H", text.encode("utf-16-be"))
     code: int = sum(unit * 31 ** (len(units) - 1 - index) for index, unit in enumerate(units)) % 2**32
     return code - 2**32 if code >= 2**31 else code
