@@ -29,7 +29,7 @@ FLAGS: Final = (
     "--remote-debugging-pipe",
 )
 IN_TESTS: Final = 'exec "$@" 3<&"$ASKED" 4>&"$TOLD"'
-"""Chromium reads requests from file descriptor 3 and writes answers to 4."""
+"""A shell command whose process reads requests from file descriptor 3 and writes answers to 4, as Chromium does."""
 
 SCREENS: Final = [(width, dark) for width in (1_400, 390) for dark in (False, True)]
 WATCH_CANVAS: Final = """
@@ -40,7 +40,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
   return write.call(this, text, x, y);
 };
 """
-"""Records each drawn text with its begin and end, and the width of its canvas, in px."""
+"""A script that records each drawn text with its start and end, and the width of its canvas, in px."""
 MEASURE: Final = r"""
 (() => {
   const bad = [];
@@ -74,7 +74,7 @@ MEASURE: Final = r"""
   return bad;
 })()
 """
-"""Finds elements that are too wide, outside, truncated, or table cells with broken words, as text."""
+"""A script that lists elements that are too wide, outside the page or truncated, and table cells with broken words."""
 
 
 @define
@@ -86,7 +86,7 @@ class Browser:
     addresses: list[str] = field(factory=list)
     """Every address that the page requested."""
     complaints: list[str] = field(factory=list)
-    """Messages of the browser about the page's script and its policy."""
+    """The browser's messages about errors in the page's script and violations of the page's content security policy."""
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1
@@ -119,7 +119,7 @@ class Browser:
                 self.complaints.append(str(told["params"]["entry"]["text"]))
 
     def begin(self) -> None:
-        """Open the page for all other calls."""
+        """Open the page that all other calls use."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for name in ("Page", "Runtime", "Network", "Log"):
@@ -142,7 +142,7 @@ class Browser:
         )
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page, as soon as there is one."""
+        """Returns the value of an expression in the page, as soon as the page gives one."""
         told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
@@ -157,12 +157,12 @@ class Browser:
             raise
 
     def until(self, condition: str) -> None:
-        """Wait until a condition holds in the page that is loaded by then."""
+        """Wait until a condition holds in the current page, even if the page is replaced meanwhile."""
         while not self.holds(condition):
-            pass  # The page that is loaded by then answers each request.
+            pass  # If the page was replaced, the next page answers the request.
 
     def picture(self) -> bytes:
-        """The visible part of the page, as PNG."""
+        """Returns the visible part of the page as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def click(self, x: float, y: float) -> None:
@@ -172,7 +172,7 @@ class Browser:
 
 @contextmanager
 def open_browser(directory: Path) -> Iterator[Browser]:
-    """Open a browser with a new profile in the directory; skip the test without a browser."""
+    """Open a browser with a new profile in the directory; skips the test if no browser is installed."""
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("NO BROWSER: install Debian's chromium to have the page looked at")

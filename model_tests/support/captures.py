@@ -1,4 +1,4 @@
-"""Waits for packets in a capture of loopback, before a test stops tcpdump."""
+"""Waits until a capture of loopback contains a connection, before the test stops tcpdump."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 def wait_until_captured(process: subprocess.Popen[str], port: int, file: Path, patience_s: float) -> None:
     """Wait until the file has a new connection to the port.
 
-    A stopped tcpdump loses packets it has not read. Raises TimeoutError if the connection does not appear or tcpdump
-    ended.
+    A stopped tcpdump loses packets that it has not read. Raises TimeoutError if the connection does not appear or
+    tcpdump has ended.
     """
     here = socket.inet_aton("127.0.0.1")
     with socket.create_connection(("127.0.0.1", port)) as last:

@@ -1,4 +1,4 @@
-"""Shared by client tests: listeners, groups, scripted brokers, and checks for leftovers."""
+"""Helpers for client tests: listeners, groups, scripted brokers, and checks that no thread or socket is left."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ from longpoll_runtime.services import Closeable
 
 RUNTIME: Final = RealRuntime()
 BAD: Final = b"not packed"
-"""A body that no client can decompress when sent as a compressed one."""
+"""A body that `send` marks as compressed although no client can decompress it."""
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()
-"""A broker's answer to a send."""
+"""The header fields of a broker's answer to a send."""
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def name_server_of(broker: Broker) -> str:
 
 
 class Heard:
-    """A listener that keeps its messages, and returns the result that `answer` gives."""
+    """A listener that keeps its messages, and returns the result of `answer` for the first message of each call."""
 
     def __init__(self, answer: Callable[[ReceivedMessage], Any] = lambda _message: None) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -98,13 +98,13 @@ class Heard:
         return [(message.body, message.reconsume_times) for message in self.messages]
 
     def wait(self, count: int) -> list[bytes]:
-        """Returns the bodies when there are this many."""
+        """Wait until the listener has this many messages, and return their bodies."""
         wait_until(lambda: len(self.messages) >= count)
         return self.bodies
 
 
 class Held:
-    """A listener that waits for `go`, and counts the calls that run at once."""
+    """A listener whose calls block until `go` is set. It counts the calls that run at the same time."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -123,34 +123,34 @@ class Held:
 
 
 def consumed(_messages: Sequence[ReceivedMessage]) -> None:
-    """Consume at once, on a thread."""
+    """Consume messages at once; a listener for a thread."""
 
 
 async def awaited(_messages: Sequence[ReceivedMessage]) -> None:
-    """Consume at once, on an event loop."""
+    """Consume messages at once; a listener for an event loop."""
 
 
 def from_first(group: str = "G", **options: Any) -> MemberConfig:
-    """Returns the configuration of a group that starts at the first message."""
+    """Returns the configuration of a group member that starts at the first message."""
     return MemberConfig(group=group, start_at="first", **options)
 
 
 def listening(
     name_server: str, topic: str, listener: Listener, *, is_orderly: bool = False, group: str = "G", **options: Any
 ) -> PushConsumer:
-    """Create a push consumer of one topic, from the first message; `with` starts it."""
+    """Create a push consumer of one topic that starts at the first message; `with` starts the consumer."""
     return PushConsumer(
         name_server, topics=topic, listener=listener, **member_options(from_first(group, **options)), orderly=is_orderly
     )
 
 
 def polling(name_server: str, topic: str, group: str = "G", **options: Any) -> PullConsumer:
-    """Create a pull consumer, from the first message; `with` starts it."""
+    """Create a pull consumer of one topic that starts at the first message; `with` starts the consumer."""
     return PullConsumer(name_server, topics=topic, **member_options(from_first(group, **options)))
 
 
 def polled(consumer: PullConsumer, count: int, most: int | None = None) -> list[ReceivedMessage]:
-    """Poll until there are `count` messages, at most `most` at a time."""
+    """Poll until there are `count` messages; each poll returns `most` messages at most."""
     found: list[ReceivedMessage] = []
     while len(found) < count:
         came = consumer.poll(PATIENCE_S, most)
@@ -177,7 +177,7 @@ async def fill(name_server: str, topic: str, count: int) -> None:
 
 
 def lag(name_server: str, topic: str, group: str = "G") -> int:
-    """Returns how many messages the group has not consumed, according to its broker."""
+    """Returns how many messages of the topic the group has not consumed, as the broker reports."""
     with Admin(name_server) as admin:
         return sum(row.lag for row in admin.offsets(group, topic))
 
@@ -186,7 +186,7 @@ def lag(name_server: str, topic: str, group: str = "G") -> int:
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a coroutine on an event loop, and check that it leaves no task."""
+    """Run a coroutine on an event loop, and check that no task is left."""
 
     async def limited() -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -212,7 +212,7 @@ class Loop(Closeable):
         return asyncio.run_coroutine_threadsafe(called(), self.loop).result(2 * PATIENCE_S)
 
     def close(self) -> None:
-        """End the loop after its tasks."""
+        """Wait for the loop's tasks and close the loop."""
 
         async def rest() -> None:
             await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
@@ -225,7 +225,7 @@ class Loop(Closeable):
 
 
 class OnLoop(Closeable):
-    """An asynchronous client with blocking calls."""
+    """Wraps an asynchronous client so that calls block until its event loop has finished them."""
 
     def __init__(self, loop: Loop, client: Any) -> None:
         self.client = client
@@ -240,7 +240,7 @@ class OnLoop(Closeable):
 
 
 class Clients:
-    """Creates clients of one name server, on threads or on an event loop, for tests of both."""
+    """Creates clients of one name server, either on threads or on an event loop, so that one test covers both."""
 
     def __init__(self, name_server: str, stack: ExitStack, *, is_loop: bool) -> None:
         self.name_server = name_server
@@ -252,7 +252,7 @@ class Clients:
         return self._made(AsyncProducer if self.is_loop else Producer, group=group, **options)
 
     def transactions(self, check: Callable[[ReceivedMessage], TransactionState], **options: Any) -> Any:
-        """Create a producer of transactions in the group PG."""
+        """Create a transaction producer of the group PG."""
         kind = AsyncTransactionProducer if self.is_loop else TransactionProducer
         return self._made(kind, group="PG", check_transaction=self.plain(check), **options)
 
@@ -264,7 +264,7 @@ class Clients:
         return self._made(kind, **member_options(config), **options)
 
     def push(self, config: MemberConfig, listener: Listener, *, is_orderly: bool = False, **options: Any) -> Any:
-        """Create a consumer with a listener that may block: on an event loop it runs on a thread."""
+        """Create a push consumer with a listener that may block, so on an event loop it runs on a separate thread."""
         kind = AsyncPushConsumer if self.is_loop else PushConsumer
         called = self.plain(listener)
         return self._made(kind, topics=(), listener=called, orderly=is_orderly, **member_options(config), **options)
@@ -290,13 +290,13 @@ class Clients:
         return consumer
 
     def consumer(self, _name_server: str, *, listener: Listener, **options: Any) -> Any:
-        """Create a consumer as `PushConsumer` does, for scenarios."""
+        """Create a consumer with the parameters of `PushConsumer`, for client scenarios."""
         return self._made(AsyncPushConsumer if self.is_loop else PushConsumer, listener=self.plain(listener), **options)
 
     def plain(self, called: Callable[..., Any]) -> Any:
-        """Returns the callable for these clients: the function, or a coroutine that runs it on a thread.
+        """Returns a function as it is for clients on threads, or as a coroutine that runs it on a thread.
 
-        The coroutine ends only with the function, also when it is cancelled.
+        The coroutine ends only when the function has ended, even if it is cancelled.
         """
 
         async def on_a_thread(*arguments: Any) -> Any:
@@ -309,7 +309,7 @@ class Clients:
         return on_a_thread if self.is_loop else called
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a part of a client, on its loop if it has one."""
+        """Call a function directly, or on the clients' event loop if they have one."""
         return function(*arguments) if self._loop is None else self._loop.call(function, *arguments)
 
     def member(self, consumer: Any) -> Any:
@@ -331,7 +331,7 @@ class Clients:
 
 
 def client_threads() -> set[threading.Thread]:
-    """Returns threads that a client may have started."""
+    """Returns the running threads that clients have started."""
     return {each for each in threading.enumerate() if each.name.startswith(("client-", "listener-", "consumer-"))}
 
 
@@ -346,7 +346,7 @@ def socket_count() -> int:
 
 
 class Machine(RealRuntime):
-    """Records threads and connections of clients, and fails to provide what a test says."""
+    """A runtime that records the threads and connections of clients, and can run out of threads and descriptors."""
 
     def __init__(self, threads_max: int = 1000) -> None:
         self.died: list[str] = []
@@ -373,7 +373,7 @@ class Machine(RealRuntime):
         return super().poller()
 
     def left(self) -> list[str]:
-        """Returns the threads and connections that have not ended, and the threads that ended by an error."""
+        """Returns the threads that ended with an error, and the threads and connections that have not ended."""
         alive = [str(thread) for thread in self.threads if thread.is_alive()]
         return [*self.died, *alive, *(f"socket {each.fileno()}" for each in self.sockets if each.fileno() != -1)]
 
@@ -386,7 +386,7 @@ class Answers:
         self._ask = ask
 
     def run(self, steps: Steps[Any]) -> Any:
-        """Run an exchange; raises what it raises."""
+        """Run the steps, and get the result of each question from `ask`; raises the error of a step."""
         return run_steps(steps, self._answer)
 
     def _answer(self, question: Question) -> object:
@@ -408,7 +408,7 @@ class Answers:
 
 
 def route_of(*brokers: tuple[str, str], queue_count: int = 2) -> bytes:
-    """Encode a name server's route: brokers by name and address, with `queue_count` queues each."""
+    """Encode a route as a name server sends it: brokers by name and address, with `queue_count` queues each."""
     return TopicRouteData(
         broker_datas=[BrokerData(broker_name=name, broker_addrs={0: address}) for name, address in brokers],
         queue_datas=[
@@ -423,11 +423,11 @@ def take(peer: Peer, command: Command) -> None:
 
 
 def mute(_peer: Peer, _command: Command) -> None:
-    """Read, and answer nothing."""
+    """Answer no request."""
 
 
 class OneServer:
-    """A combined name server and broker that stores sends, or answers with these codes first."""
+    """A combined name server and broker. It answers sends with `codes` first, and then with success."""
 
     def __init__(self, *codes: int, route: Callable[[str], bytes] = lambda address: route_of(("b", address))) -> None:
         self.codes = list(codes)
@@ -449,15 +449,15 @@ class OneServer:
 
 @define
 class Cluster:
-    """A name server with topics on different brokers."""
+    """A name server, and a scripted broker for each topic."""
 
     stack: ExitStack
     brokers: dict[str, str] = field(factory=dict)
-    """Topic -> its broker's address."""
+    """Maps each topic to its broker's address."""
     is_mute: bool = False
     is_empty: bool = False
     asked: int = 0
-    """Number of route requests."""
+    """The number of route requests so far."""
     name_server: str = field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -484,7 +484,7 @@ class Cluster:
 
 @define
 class Told:
-    """Records a hook's calls in order; with `is_bad` it raises each time."""
+    """Records a hook's calls in order. If `is_bad` is set, each call raises ValueError."""
 
     is_bad: bool = False
     events: list[tuple[Any, ...]] = field(factory=list)

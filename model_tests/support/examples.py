@@ -1,4 +1,4 @@
-"""Number of examples of an expensive Hypothesis test."""
+"""Limits the number of examples of an expensive Hypothesis test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from hypothesis import settings
 
 
 def fewer(divisor: int) -> settings:
-    """Returns settings with the profile's number of examples divided by this, for expensive examples."""
+    """Returns settings with the profile's number of examples divided by `divisor`."""
     assert settings.default is not None
     return settings(max_examples=max(1, settings.default.max_examples // divisor))

@@ -1,4 +1,4 @@
-"""Failing functions, for tests that replace real ones by them."""
+"""Failing functions, with which tests replace real ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    """Returns a function that raises this error for any arguments."""
+    """Returns a function that raises this error whatever its arguments are."""
 
     def fail(*_arguments: object, **_options: object) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""Java's jars and brokers for tests; skips the test if they are not available."""
+"""Java's jars and brokers for tests, which are skipped if these are not installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavai
 
 
 def class_path_of(directory: Path, version: str = VERSIONS[0], artifacts: Sequence[str] = ("namesrv", "broker")) -> str:
-    """Returns the class path of a version's jars; skips the test without Java or jars."""
+    """Returns the class path of a version's jars; skips the test if Java or the jars are missing."""
     try:
         return resolve(directory, version, artifacts)
     except JavaUnavailableError as error:
@@ -20,7 +20,7 @@ def class_path_of(directory: Path, version: str = VERSIONS[0], artifacts: Sequen
 
 @contextmanager
 def java_broker_of(directory: Path, version: str = VERSIONS[0], *, settings: str = "") -> Iterator[JavaBroker]:
-    """Start a new name server and broker of a version in a directory; skips the test without Java."""
+    """Start a new name server and broker of a version in a directory; skips the test if Java is missing."""
     jars = directory / "jars"
     jars.mkdir()
     with running(class_path_of(jars, version), directory / "home", settings=settings) as broker:

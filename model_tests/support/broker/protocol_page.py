@@ -45,12 +45,12 @@ _PASSED_ON: Final = frozenset(
         "PUSH_REPLY_MESSAGE_TO_CLIENT",
     }
 )
-"""Codes that `rocketmq.admin.client_calls` forwards under the same or another code."""
+"""Codes that `rocketmq.admin.client_calls` forwards to a client, under the same code or another one."""
 
 
 @frozen
 class Shape:
-    """One class, and the codes whose request or reply it is."""
+    """A header or body class, and the codes whose request or reply it describes."""
 
     kind: type[msgspec.Struct]
     text: str
@@ -60,11 +60,9 @@ class Shape:
 
 @define
 class Section:
-    """The page's section of one code."""
-
     code: RequestCode
     server: list[str] = field(factory=list)
-    """Who serves or sends it."""
+    """The components that serve the code or send it."""
     request: list[Shape] = field(factory=list)
     reply: list[Shape] = field(factory=list)
 
@@ -84,21 +82,21 @@ def shapes() -> Iterator[Shape]:
 
 
 def served_by(*modules: ModuleType) -> frozenset[str]:
-    """Returns the code names in the modules' processor tables and method markers."""
+    """Returns the code names in the processor tables and method markers of the modules."""
     sources = [inspect.getsource(module) for module in modules]
     marked = " ".join(found for source in sources for found in _MARKED.findall(source))
     return frozenset(re.findall(r"RequestCode\.(\w+)", marked)).union(*map(_PROCESSOR.findall, sources))
 
 
 def services() -> Iterator[ModuleType]:
-    """Iterate over the modules that may have a service."""
+    """Iterate over the modules that may serve requests."""
     for package in (hold, io, send, upkeep, rocketmq):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             yield importlib.import_module(found.name)
 
 
 def sent_by(module: ModuleType) -> frozenset[str]:
-    """Returns the code names that a module sends."""
+    """Returns the names of the codes that a module sends."""
     return frozenset(re.findall(r"code=RequestCode\.([A-Z0-9_]+)", inspect.getsource(module)))
 
 
@@ -146,7 +144,6 @@ def _own_field_texts(kind: type) -> dict[str, str]:
 
 
 def type_name(kind: msgspec.inspect.Type) -> str:  # noqa: PLR0911 - one return a kind
-    """Describe a field's type."""
     if isinstance(kind, msgspec.inspect.UnionType):
         return " or ".join(type_name(part) for part in kind.types if not isinstance(part, msgspec.inspect.NoneType))
     if isinstance(kind, msgspec.inspect.IntType):
@@ -164,7 +161,7 @@ def type_name(kind: msgspec.inspect.Type) -> str:  # noqa: PLR0911 - one return 
 
 
 def default_text(described: msgspec.inspect.Field) -> str:
-    """Describe the value of a missing field."""
+    """Returns the text about the value that a missing field gets."""
     if described.required:
         return "required"
     if described.default_factory is not msgspec.NODEFAULT or described.default in ("", frozenset()):
@@ -175,7 +172,7 @@ def default_text(described: msgspec.inspect.Field) -> str:
 
 
 def shape_text(shape: Shape) -> str:
-    """Describe one class: its sentence and its fields."""
+    """Returns the text about one class: a sentence from its docstring, and its fields."""
     described = msgspec.inspect.type_info(shape.kind)
     assert isinstance(described, msgspec.inspect.StructType)
     texts = field_texts(shape.kind)
@@ -191,7 +188,6 @@ def shape_text(shape: Shape) -> str:
 
 
 def heading(code: RequestCode) -> str:
-    """Returns the section's heading."""
     return f"{code.value} {code.name}"
 
 
@@ -201,7 +197,6 @@ def anchor(code: RequestCode) -> str:
 
 
 def section_text(section: Section) -> str:
-    """Returns the section of one code."""
     lines = [f"## {heading(section.code)}\n"]
     lines.append(f"{(' and '.join(section.server) or 'neither served nor sent here').capitalize()}.\n")
     for title, parts in (("Request", section.request), ("Reply", section.reply)):
@@ -211,7 +206,7 @@ def section_text(section: Section) -> str:
 
 
 def contents(found: list[Section]) -> str:
-    """Returns the tables at the top: request codes with links to their sections, and response codes."""
+    """Returns the tables at the top of the page: request codes with links to their sections, and response codes."""
     lines = ["# The protocol, code by code\n"]
     lines.append("Frames and commands are told in [wire.md](wire.md); this is what is in them.\n")
     lines += ["| code | name | |", "| --- | --- | --- |"]
@@ -224,7 +219,6 @@ def contents(found: list[Section]) -> str:
 
 
 def page() -> str:
-    """Returns the whole page."""
     found = sections()
     return "\n".join([contents(found), *map(section_text, found)])
 

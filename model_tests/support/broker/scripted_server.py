@@ -1,7 +1,7 @@
-"""A server on loopback that answers each request as a test says, for faults that real brokers do not show.
+"""A server on loopback that answers each request as a test defines, for faults that real brokers do not show.
 
-It can answer late, never, twice, out of order or partially, send invalid bytes or its own requests, and close the
-connection.
+The server can answer late, never, twice, out of order or partially, send invalid bytes or its own requests, and close
+the connection.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Peer:
 
 
 class ScriptedServer(Stoppable):
-    """Listens on its own port; `handler` gets every command, on one thread per connection."""
+    """Listens on its own port. Each connection has a thread, which calls `handler` with every command."""
 
     def __init__(self, handler: Handler) -> None:
         self.received: list[Command] = []
@@ -56,7 +56,6 @@ class ScriptedServer(Stoppable):
         self._threads[0].start()
 
     def stop(self) -> None:
-        """Close every connection, and join the threads."""
         self.refuse_connections()
         self._threads[0].join(PATIENCE_S)
         self._listening.close()
@@ -67,7 +66,7 @@ class ScriptedServer(Stoppable):
             assert not thread.is_alive()
 
     def refuse_connections(self) -> None:
-        """Stop listening, as a server that is gone; open connections stay."""
+        """Stop listening, as if the server were gone, but keep open connections."""
         with suppress(OSError):  # The server has already stopped listening.
             self._listening.shutdown(socket.SHUT_RDWR)
 

@@ -1,11 +1,11 @@
-"""The real message store on a simulated disk, driven by a seed through all kinds of faults and checked after each.
+"""The real message store on a simulated disk: a seed chooses operations and faults, and each step is checked.
 
 A seed first chooses the possible operations and faults, because runs with all of them rarely get far (swarm testing,
-Groce et al., ISSTA 2012). Then it puts, dispatches, flushes, deletes, closes and kills, cuts the power between or
+Groce et al., ISSTA 2012). The run then puts, dispatches, flushes, deletes, closes and kills, cuts the power between or
 inside operations, and makes calls fail. After every opening the store must match `StoreModel`, a list that knows
 nothing of files, and pass its own verifier.
 
-Concurrency is tested by `longpoll_simulation`'s schedules.
+The schedules of `longpoll_simulation` test concurrency.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FOUND_COUNT_MAX = 64
 
 @frozen
 class Made:
-    """A message to put, and its identification."""
+    """A message to put, and the key and body by which it is found again."""
 
     message: MessageToStore
     key: str
@@ -45,7 +45,7 @@ class Made:
 
 @define
 class Sent:
-    """A message that was put; `is_gone` if its topic was deleted later, so that no queue lists it."""
+    """A message that was put. `is_gone` means that its topic was deleted later, so that no queue lists it."""
 
     topic: str
     queue_id: int
@@ -59,7 +59,7 @@ class Sent:
 
     @property
     def stop(self) -> int:
-        """Physical offset after its record."""
+        """The physical offset at which the message's record ends."""
         return self.start + len(self.record)
 
     @property
@@ -70,25 +70,25 @@ class Sent:
 
 @define
 class StoreModel:
-    """The expected store.
+    """The expected contents of the store.
 
-    Invariant: `sent` are the log's records in order, and those before `durable_end` must survive.
+    Invariant: `sent` has the log's records in order, and the records before `durable_end` must survive.
     """
 
     sent: list[Sent] = Factory(list)
     durable_end: int = 0
     may_lose: bool = False
-    """Whether power was cut since the store was last open, so that records that are not durable may be lost."""
+    """Whether power was cut since the store was last open, so that records may be lost that are not durable."""
     start_max: int = 0
-    """The latest possible begin of the log after retention."""
+    """The greatest offset at which the log may begin after expired files were removed."""
     dispatched_end: int = 0
     late: list[Sent] = Factory(list)
-    """Earlier messages that wait for their queue."""
+    """Earlier messages that are not visible yet, because their queue could not grow."""
     unsure: dict[str, int] = Factory(dict)
-    """Maps each topic whose deletion is unfinished to the log's end at that time. Such a topic may exist or not."""
+    """Maps each topic whose deletion is unfinished to the log's end when the deletion began. The topic may exist or
+    not."""
     was_unsure: set[str] = Factory(set)
-    """Topics whose unfinished deletion took effect. Their later messages keep their offsets, which do not begin at 0.
-    """
+    """Topics whose unfinished deletion took effect. The offsets of their later messages need not begin at 0."""
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         for each in reversed(self.sent):
@@ -97,7 +97,7 @@ class StoreModel:
         return 0
 
     def put(self, store: MessageStore, made: Made, offset: int, start: int) -> None:
-        """Record a new message, and check its place and bytes."""
+        """Record a new message, and check the offset and the bytes with which it is stored."""
         topic, queue_id = made.message.topic, made.message.queue_id
         view = store.record_at(start)
         assert view is not None, f"{topic}@{queue_id}: the message that was just put is missing"
@@ -109,7 +109,7 @@ class StoreModel:
         self.sent.append(Sent(topic, queue_id, expected, start, record, made.key, made.message.tags_code, is_listed))
 
     def delete(self, topic: str) -> None:
-        """Record a topic's deletion: its messages are listed nowhere."""
+        """Record the deletion of a topic, after which no queue lists its messages."""
         self.unsure.pop(topic, None)
         self.was_unsure.discard(topic)
         for each in self.sent:
@@ -117,7 +117,7 @@ class StoreModel:
                 each.is_gone = True
 
     def dispatched(self, arrivals: Sequence[Arrival], end: int, behind: Container[tuple[str, int]]) -> None:
-        """Compare newly visible messages with the expected ones.
+        """Check that exactly the expected messages became visible.
 
         Messages of queues in `behind` may become visible later.
         """
@@ -130,15 +130,15 @@ class StoreModel:
             if each.start not in starts and (each.topic, each.queue_id) in behind:
                 self.late.append(each)
         expected = [(each.topic, each.queue_id, each.offset + 1, each.start) for each in due if each not in self.late]
-        # Retried messages come before the others, queue by queue.
+        # Messages that are tried again become visible before other messages, queue by queue.
         same = sorted(found) == sorted(expected) if was_late else found == expected
         assert same, f"arrived: {found}, not {expected}"
         self.dispatched_end = end
 
     def reopened(self, store: MessageStore) -> None:
-        """Compare a store that was just opened, with all its contents; missing messages count as lost from now on."""
+        """Check all contents of a store that was just opened; from now on, missing messages count as lost."""
         end, start = store.log_end, store.log_start
-        # A blank at a file's end is not a loss.
+        # The log may lose the blank record at the end of a file.
         durable = max((each.stop for each in self.sent if each.stop <= self.durable_end), default=0)
         assert end >= durable, f"the log ends at {end}, and {durable} was durable"
         self.durable_end, self.late = min(self.durable_end, end), []
@@ -158,7 +158,7 @@ class StoreModel:
             there = [each for each in before if each.start >= start]
             listed = [each for each in there if _is_listed(store, each)]
             assert listed in ([], there), f"{topic} was deleted in part"
-            # A queue whose records have all expired is known only by its end.
+            # If all records of a queue have expired, only its end shows whether the queue exists.
             if not listed and (there or all(store.visible_end(topic, each.queue_id) == 0 for each in before)):
                 self.was_unsure.add(topic)
                 for each in before:
@@ -166,7 +166,7 @@ class StoreModel:
         self.unsure.clear()
 
     def compare(self, store: MessageStore) -> None:
-        """Compare every record, and every queue as far as it is visible."""
+        """Check every record of the log, and every queue up to its visible end."""
         start = store.log_start
         ends: dict[tuple[str, int], int] = {}
         for each in self.sent:
@@ -188,7 +188,7 @@ class StoreModel:
             assert end == expected, f"{topic}@{queue_id} ends at {end}, not {expected}"
 
     def find(self, store: MessageStore, wanted: Sent) -> bool:
-        """Whether a message is found by its key."""
+        """Whether a query by the message's key finds its record."""
         return wanted.record in result_of(store.query(wanted.topic, wanted.key, FOUND_COUNT_MAX, 0, EVER_MS))[0].records
 
 
@@ -202,55 +202,54 @@ QUEUES: Final = (0, 0, 1, 9)
 TAGS: Final = (None, "red", "AaAa")
 BEGINS_MS: Final = 1_800_000_000_000
 OPENINGS_MAX: Final = 5
-"""The number of openings that may be interrupted or fail before one runs without a fault."""
+"""How often an opening of the store may be interrupted or fail before the next one runs without a fault."""
 PREPARED: Final = 0x4
 INDEXED_COUNT: Final = 1000
 HALF, FULL = 0.5, 0.9
-"""Used shares of the disk; above 0.85 every unneeded file may be removed."""
+"""Used shares of the disk. If more than 0.85 is used, the store may remove every file that it does not need."""
 
 OPERATIONS: Final = {
     "put": 6, "put_burst": 4, "put_batch": 2, "dispatch": 5, "flush": 4, "flush_queues": 3, "index": 2, "find": 1,
     "expire": 2, "delete": 1, "write_back": 2, "wait": 6, "look": 1, "close": 2, "kill": 2, "cut": 2,
 }  # fmt: skip
-"""Operations on a store with their frequencies; a seed omits about a third."""
+"""Maps each operation on a store to its relative frequency. A seed omits about a third of the operations."""
 ORDERS: Final[tuple[Order, ...]] = ("none", "directory", "all")
 SYNCS: Final = ("sync", "sync_directory")
 ALWAYS: Final = frozenset({"put", "dispatch", "flush"})
 BETWEEN: Final = ("put", "dispatch", "flush", "index", "delete", "write_back")
-"""Concurrent operations while queues are being flushed."""
+"""Operations that may run while the queues are being flushed."""
 BETWEEN_CHANCE: Final = 0.2
 
 
 class Ended(BaseException):
-    """A kill or a power cut ends the process inside an operation."""
+    """Raised inside an operation when a kill or a power cut ends the process."""
 
 
 @frozen
 class Swarm:
-    """The parts of a seed's run."""
+    """What a seed's run may do."""
 
     config: StoreConfig
     operations: tuple[str, ...]
-    """The possible operations; one is drawn at a time, so repeated entries occur more often."""
+    """The possible operations. Each is drawn from this tuple, so an operation that occurs several times is drawn more
+    often."""
     ends_inside: bool
-    """Whether operations are sometimes interrupted."""
+    """Whether a kill or power cut may interrupt an operation."""
     errors: bool
-    """Whether calls sometimes fail."""
+    """Whether file calls may fail."""
     failing: tuple[str, ...]
-    """The calls that may fail; a failing sync has the worst effects."""
+    """The file calls that may fail: all, or only syncs, whose failure has the worst effects."""
     power: bool
-    """Whether interruptions are power cuts, not kills."""
+    """Whether operations are interrupted by power cuts instead of kills."""
     order: Order
     """The order in which the disk keeps name changes."""
     waits_ms: tuple[int, ...]
     maps_max: int
-    """Maximum mapped queue files, in addition to other maps."""
+    """The maximum number of memory maps of queue files and other files."""
 
 
 @define
 class Tally:
-    """Counts of a run."""
-
     openings: int = 0
     messages: int = 0
     ended_inside: int = 0
@@ -260,7 +259,7 @@ class Tally:
 
 
 class StoreRuntime(RealRuntime):
-    """Real locks, simulated files and a manual clock."""
+    """A runtime with real locks, simulated files and a manual clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,7 +279,6 @@ class StoreRuntime(RealRuntime):
 
 
 def draw_swarm(chance: random.Random) -> Swarm:
-    """Choose the parts of a run."""
     config = evolve(
         SMALL,
         index=chance.random() < 0.6,
@@ -309,7 +307,7 @@ def draw_swarm(chance: random.Random) -> Swarm:
 
 
 class SimulatedStore:
-    """One seed's run. Invariant: between operations `store` is open on `runtime.simulated`, and equals `model`."""
+    """The run of one seed. Invariant: between operations, `store` is open on `runtime.simulated` and equals `model`."""
 
     def __init__(self, seed: int, swarm: Swarm | None = None) -> None:
         self.chance = random.Random(seed)
@@ -366,7 +364,7 @@ class SimulatedStore:
         self.tally.story.append(line)
 
     def _plan(self) -> None:
-        """Perhaps make one of the next calls fail, or be the last."""
+        """Perhaps choose one of the next file calls to fail, or to be the last before the process ends."""
         self._calls_left = 0
         kinds = [is_error for is_error, there in ((False, self.swarm.ends_inside), (True, self.swarm.errors)) if there]
         if kinds and self.chance.random() < 0.15:
@@ -374,7 +372,7 @@ class SimulatedStore:
             self._calls_left = self.chance.choice((1, 2, 3, 5, 8, 13, 21))
 
     def _die(self, *, power: bool) -> None:
-        """Continue after a kill or a power cut."""
+        """Kill the process or cut the power, and continue with the disk that is left."""
         if power:
             self.tally.cuts += 1
             self.model.may_lose = True
@@ -385,7 +383,7 @@ class SimulatedStore:
         self._tell("-- the power is cut" if power else "-- killed")
 
     def _evict(self) -> None:
-        """Perhaps lose the pages that a failed sync left, as if the system read them again."""
+        """Perhaps lose the pages that a failed sync did not write, as if the system read them from the disk again."""
         if self.chance.random() < 0.5 and self.disk.evict(self.chance):
             self._tell("-- what a failed sync left is read again")
             self.model.may_lose = True
@@ -414,7 +412,7 @@ class SimulatedStore:
         return store
 
     def _verify(self) -> None:
-        """Check that the store's verifier finds no problem, and all records."""
+        """Check that the store's verifier finds all records and no problem."""
         verdict = verify(self.runtime.files, DIRECTORY)
         assert verdict.problems == [], verdict.problems[0]
         names = self.runtime.files.list(f"{DIRECTORY}/commitlog")
@@ -425,7 +423,7 @@ class SimulatedStore:
     # ------------------------------------------------------------------ a run
 
     def run(self) -> Tally:
-        """Run the seed; a failed assertion includes the whole trace."""
+        """Run the seed. The message of a failed assertion includes the run's whole trace."""
         try:
             for _ in range(self.chance.randrange(5, 40)):
                 self._do(self.chance.choice(self.swarm.operations))
@@ -448,7 +446,7 @@ class SimulatedStore:
         except OSError as error:
             self._tell(f"  {operation} fails: {error.strerror}")
         except MessageRefusedError as error:
-            # A batch that no file can hold.
+            # The batch is too large for any log file.
             self._tell(f"  {operation} is refused: {error}")
         self._calls_left = 0
 
@@ -496,7 +494,7 @@ class SimulatedStore:
         self.model.durable_end = self.store.flush()
 
     def _do_flush_queues(self) -> None:
-        """Flush queue by queue, with other operations in between."""
+        """Flush one queue after another, and sometimes run another operation between two queues."""
         for _ in self.store.flush_queues_in_turns(1):
             if self.chance.random() < BETWEEN_CHANCE:
                 operation = self.chance.choice(BETWEEN)
@@ -507,7 +505,7 @@ class SimulatedStore:
         self.store.index(self.chance.randrange(1, 9))
 
     def _do_find(self) -> None:
-        """Find a message by its key; the query moves the index first, unless a call fails."""
+        """Find a message by its key; the query first indexes new messages, so it misses none unless a call fails."""
         start, end, errors = self.store.log_start, self.store.dispatched_end, self.tally.errors
         there = [each for each in self.model.sent if start <= each.start < end]
         if there and self.swarm.config.index:
@@ -519,7 +517,7 @@ class SimulatedStore:
         self.model.start_max = max(self.model.start_max, min(self.store.dispatched_end, self.store.flushed_end))
         self.used = FULL
         try:
-            # Unindexed messages are kept.
+            # The retention keeps messages that are not indexed yet, so index them first.
             self.store.index(INDEXED_COUNT)
             gone = self.store.remove_expired()
         finally:
@@ -537,7 +535,7 @@ class SimulatedStore:
                 raise
             model.unsure[topic] = end
             if not was_there:
-                # Whether it is deleted is unknown until the store is opened again.
+                # Only the next opening of the store shows whether the topic is deleted.
                 raise Ended from None
             raise
         except Ended:
@@ -555,7 +553,7 @@ class SimulatedStore:
         self.model.compare(self.store)
 
     def _do_close(self) -> None:
-        """Close and open again; after a clean close all is durable, and the verifier finds not even a tail."""
+        """Close the store and open it again. After a clean close all is durable, and the verifier finds no problem."""
         end = self.store.log_end
         try:
             self.store.close()

@@ -1,4 +1,4 @@
-"""Connections to a broker without sockets: each request is served before the call returns."""
+"""Connections to a broker without sockets: the broker serves each request on the caller's thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMITS = Limits(1 << 24, 1 << 26, 10, 1 << 40)
 
 
 class ThreadlessBroker(Broker):
-    """A broker without running threads: it serves requests on the caller's thread."""
+    """A broker that starts no threads and serves requests on the caller's thread."""
 
     def _start_threads(self) -> None:
         self.pulling.dispatch_service.record_visible()
@@ -59,26 +59,27 @@ class Peer:
         broker.sending.commits.stop()
 
     def tell(self, content: bytes) -> bytes:
-        """Let the broker read these bytes in one piece; returns its answers."""
+        """Let the broker read these bytes in one piece; returns the bytes of its answers."""
         outbox = Outbox()
         connection = self.channel.connection
         connection.receive_data(content)
         while isinstance(command := connection.next_event(), Command):
             self.broker.handler.received(self.channel, command, outbox)
-            self.channel.gives_way = False  # The answers belong to this peer, because there is no other one.
+            # No other connection waits for a turn, so the broker must not stop between two requests.
+            self.channel.gives_way = False
         self.broker.pulling.dispatch_service.appended(outbox)
         outbox.flush()
         return self.heard()
 
     def heard(self) -> bytes:
-        """Output of the broker since the last call, without its address."""
+        """Returns the bytes that the broker has sent since the last call, with its address replaced."""
         answered = bytes(self.wire.taken)
         self.wire.taken.clear()
         host = host_bytes(*self.broker.address)
         return answered.replace(host.hex().upper().encode(), b"HOST").replace(host, b"HOST")
 
     def told(self, content: bytes) -> tuple[object, ...]:
-        """Answers, stored bytes and visible ends."""
+        """Let the broker read these bytes; returns its answers, the log's new bytes, visible ends and request count."""
         store = self.broker.store
         start = store.log_end
         answered = self.tell(content)

@@ -1,7 +1,7 @@
-"""Random SQL92 expressions and properties: mostly valid, some invalid, many limits of Java's numbers.
+"""Random SQL92 expressions and properties: mostly valid, some invalid, many at the limits of Java's numbers.
 
-A seed of `random.Random` determines every case. Expected results come from RocketMQ's parser
-(`model_tests/conformance/test_java_alike.py`) or its recording (`model_tests/core/golden`).
+The seed of a `random.Random` determines every case. Expected results come from RocketMQ's parser
+(`model_tests/conformance/test_java_alike.py`) or from its recording (`model_tests/core/golden`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ LETTERS: Final = " ()'=<>-+,!.0aeL/*\n"
 
 PARTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH", "contains", "startsWith", "NOT CONTAINS", "not StartsWith",
                 "NOT  ENDSWITH", "NOT/**/ENDSWITH", "endswith")  # fmt: skip
-"""Comparisons of 5.x."""
+"""Comparison operators that only 5.x has."""
 
 
 def outcome(expression: str, properties: dict[str, str], *, with_parts: bool = False) -> str:
-    """Returns the result of a case here, `with_parts` in 5.x's language: `bad`, `error`, `true`, `false` or `null`."""
+    """Returns the result of our code for a case: `bad`, `error`, `true`, `false` or `null`.
+
+    `with_parts` also accepts the operators of 5.x.
+    """
     try:
         compiled = compile_expression(expression, with_parts=with_parts)
     except Sql92Error:
@@ -87,13 +90,13 @@ class Cases:
         return "(" + ", ".join(self._text() for _ in range(self._random.randint(1, 6))) + ")"
 
     def _operand(self) -> str:
-        """Returns a property or a number, valid in a relation."""
+        """Returns a property or a number, either of which may be compared with others."""
         if self._random.random() < 0.6:
             return self._pick(NAMES)
         return self._pick(("", "", "", "-", "+")) + self._pick(NUMBERS)
 
     def _anything(self, depth: int) -> str:
-        """Returns any operand that parses."""
+        """Returns any operand that the parser accepts."""
         kind = self._random.random()
         if kind < 0.18:
             return self._pick(("-", "-", "+", "NOT ")) + self._anything(depth)
@@ -132,7 +135,7 @@ class Cases:
         return f"{negated} {left}"
 
     def _part(self, depth: int) -> str:
-        """Returns a comparison of 5.x, usually of a property with a short text, sometimes an invalid one."""
+        """Returns a comparison with an operator of 5.x, usually of a property with a short text, sometimes invalid."""
         left = self._pick(NAMES) if self._random.random() < 0.7 else self._anything(depth)
         short = "'" + self._pick(("", "5", ".", "e", "E", "-", "0", "true", " ", "red", "''")) + "'"
         right = self._pick((short, short, short, self._text(), self._pick(WORDS)))

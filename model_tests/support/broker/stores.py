@@ -1,4 +1,4 @@
-"""Shared by tests of the store: small file sizes, messages, filled stores."""
+"""Helpers for tests of the store: small file sizes, messages and filled stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL: Final = StoreConfig(
     message_size_max=1024,
     memory_size=1024 * 1024,
 )
-"""Files so small that a few dozen messages fill several of log, queues and index."""
+"""File sizes so small that a few dozen messages fill several files of the log, the queues and the index."""
 HOST: Final = host_bytes("127.0.0.1", 10911)
 HOST_V6: Final = host_bytes("2001:db8::7", 10911)
 
@@ -50,19 +50,17 @@ def message(
 
 
 class StillRuntime(RealRuntime):
-    """A runtime with a constant clock, so that two stores of the same messages are equal."""
+    """A runtime whose clock stands still, so that two stores of the same messages have equal bytes."""
 
     def unix_ms(self) -> int:
         return 1_700_000_000_000
 
 
 def open_store(directory: str | os.PathLike[str], config: StoreConfig = SMALL) -> MessageStore:
-    """Open a store on the real runtime."""
     return MessageStore.open(RealRuntime(), os.fspath(directory), config)
 
 
 def put_and_dispatch(store: MessageStore, messages: list[MessageToStore]) -> tuple[list[PutResult], list[Arrival]]:
-    """Append messages, then make all of them visible."""
     put = [store.put(each) for each in messages]
     arrivals: list[Arrival] = []
     while store.dispatched_end < store.log_end:
@@ -71,7 +69,7 @@ def put_and_dispatch(store: MessageStore, messages: list[MessageToStore]) -> tup
 
 
 def mixed_messages(count: int) -> list[MessageToStore]:
-    """Create messages over two topics and three queues, with and without tags, with bodies up to 300 bytes."""
+    """Create messages for two topics and three queues, with and without tags, with bodies of up to 300 bytes."""
     return [
         message(
             "Orders" if index % 3 else "%RETRY%group",
@@ -87,7 +85,7 @@ def mixed_messages(count: int) -> list[MessageToStore]:
 
 
 def read_all(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
-    """Returns every readable record of a queue, as a consumer that follows the next offsets."""
+    """Returns every readable record of a queue, in the way in which a consumer follows the next offsets."""
     records: list[bytes] = []
     offset = store.visible_start(topic, queue_id)
     while offset < store.visible_end(topic, queue_id):
@@ -105,7 +103,7 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
 
 
 def result_of(steps: Generator[None, None, T]) -> tuple[T, int]:
-    """Returns the result of work in turns, and how often it yielded."""
+    """Run a generator to its end; returns its result and the number of times it yielded."""
     turns = 0
     while True:
         try:

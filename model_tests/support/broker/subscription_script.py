@@ -1,7 +1,8 @@
-"""Heartbeats and pulls with their subscriptions, with the answers that the Java brokers 4.9.7 and 5.5.0 give alike.
+"""A script of heartbeats and pulls, with the answers on which the Java brokers 4.9.7 and 5.5.0 agree.
 
-Each topic has four messages with the bodies 0 to 3, which is also their property `idx`; their tags are a, b, a, b. The
-group of a topic has its name. Java is asked the same in `model_tests/conformance/test_java_alike.py`.
+Each topic has four messages. Their bodies are 0 to 3, which is also their property `idx`, and their tags are a, b, a
+and b. The consumer group of a topic has the topic's name. `model_tests/conformance/test_java_alike.py` plays the script
+against Java.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LITE: Final = 16
 
 @frozen
 class Beat:
-    """One heartbeat of a topic's group, with the fields of its single subscription."""
+    """A heartbeat of a topic's group, with the fields of its single subscription."""
 
     topic: str
     version: int
@@ -55,13 +56,13 @@ class Beat:
 
 @frozen
 class Ask:
-    """One pull from offset 0 with the heartbeat's subscription, and its result: a code, or the bodies."""
+    """A pull from offset 0 that uses the heartbeat's subscription, and the expected code or bodies."""
 
     topic: str
     version: int
     expected: int | str
     strict: int | str | None = None
-    """The answer of strict, if it differs."""
+    """The expected answer of the policy strict, if it differs from Java's."""
     flag: int = 0
 
 
@@ -81,22 +82,23 @@ SCRIPT: Final[tuple[Beat | Ask | Leave, ...]] = (
     # The subscription changes from tags to SQL92.
     Beat("turns", 5, "a", "TAG", [A]), Ask("turns", 5, "02"),
     Beat("turns", 6, "idx > 2"), Ask("turns", 6, "3"),
-    # A filter server should filter here, and the broker ignores the flag in the pull.
+    # In class filter mode a separate filter server would filter, so the broker returns all messages.
     Beat("class", 1, "a", "TAG", [A], class_filter=True), Ask("class", 1, "0123"),
     Ask("class", 1, "0123", flag=CLASS_FILTER),
     Beat("class-sql", 1, "idx > 2", class_filter=True), Ask("class-sql", 1, "0123"),
     Beat("flags", 1, "a", "TAG", [A]), Ask("flags", 1, "02", flag=CLASS_FILTER), Ask("flags", 1, "02", flag=LITE),
-    # RocketMQ uses the hashes in a heartbeat, and strict parses the tags.
+    # RocketMQ uses the tag hashes in a heartbeat, and strict computes them from the tags.
     Beat("codes", 1, "a", "TAG", OMITTED), Ask("codes", 1, 20, strict="02"),
     Beat("codes", 2, "*", "TAG", OMITTED), Ask("codes", 2, "0123"),
     Beat("codes", 3, "a", "TAG", [B]), Ask("codes", 3, "13", strict="02"),
     Beat("codes", 4, "a", "", [A]), Ask("codes", 4, "02"),
     Beat("codes", 5, "a", None, [A]), Ask("codes", 5, "02"),
     Beat("codes", 6, "||", "TAG"), Ask("codes", 6, 20),
-    # Without members RocketMQ keeps the filter, and a later version replaces it at any time.
+    # RocketMQ keeps the filter of a group without members until a heartbeat with a later version replaces it.
     Beat("leaves", 9, "idx > 2"), Ask("leaves", 9, "3"),
     Leave("leaves"), Beat("leaves", 5, "idx > 0"), Ask("leaves", 5, "3", strict="123"),
-    # An expression that does not compile removes the filter; one of another type never had a filter.
+    # A heartbeat with an expression that does not compile removes the filter, and one with an unknown type sets no
+    # filter.
     Beat("breaks", 1, "idx >"), Ask("breaks", 1, 27),
     Beat("breaks", 2, "idx > 1"), Ask("breaks", 2, "23"),
     Beat("breaks", 3, "idx >"), Ask("breaks", 3, 27), Ask("breaks", 2, 27),
@@ -110,7 +112,7 @@ def play(client: RawClient) -> list[str]:
 
 
 def play_strict(client: RawClient) -> list[str]:
-    """Play the script with the answers of strict."""
+    """Play the script; returns one line for each answer that differs from the expected answer of strict."""
     return _play(client, strict=True)
 
 

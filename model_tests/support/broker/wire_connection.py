@@ -1,7 +1,7 @@
-"""One end of a connection to a broker: numbered requests and raw bytes out, commands in, over one socket.
+"""The client's end of a connection to a broker: it sends numbered requests and raw bytes, and receives commands.
 
-It is passive: no thread, no retry. `RawClient` and the suite's `Link` interpret commands and decide which replies to
-wait for, and how long.
+The connection has no thread and never retries. `RawClient` and the suite's `Link` interpret the commands, and decide
+which replies to wait for and how long.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from longpoll_runtime.services import Closeable
 CONNECT_S: Final = 10.0
 RECEIVE_SIZE: Final = 1 << 18
 STALL_S: Final = 30.0
-"""A broker that accepts no bytes for this long is not working."""
+"""If a broker accepts no bytes for this many seconds, the connection raises TimeoutError."""
 
 
 class BrokerConnection(Closeable):
     """A connection. Invariant: until `close`, the socket is registered with the poller."""
 
     def __init__(self, runtime: Runtime, address: Address) -> None:
-        """Connect; raises OSError. Nothing is read while a write waits."""
+        """Connect; raises OSError."""
         self.closed = False
         """The peer closed the connection; earlier commands have been received."""
         self.written_ns = runtime.monotonic_ns()
@@ -58,14 +58,17 @@ class BrokerConnection(Closeable):
         flag: int = 0,
         serialisation: Serialisation = Serialisation.JSON,
     ) -> tuple[int, bytes]:
-        """The opaque of a new request, and its bytes."""
+        """Returns the opaque and the bytes of a new request."""
         self._opaque += 1
         fields = None if fields is None else dict(fields)
         command = Command(code, self._opaque, flag, ext_fields=fields, body=body, serialisation=serialisation)
         return self._opaque, b"".join(encode(command))
 
     def send_bytes(self, content: bytes) -> None:
-        """Send bytes as they are; raises OSError if the peer has closed, TimeoutError if it stops accepting them."""
+        """Send bytes as they are; raises OSError if the peer has closed, TimeoutError if it accepts no more.
+
+        Nothing is read while a write waits.
+        """
         rest = memoryview(content)
         self.written_ns = self._runtime.monotonic_ns()
         while rest:
@@ -82,7 +85,7 @@ class BrokerConnection(Closeable):
             raise TimeoutError(f"no bytes were taken for {STALL_S:g} s")
 
     def drain(self) -> None:
-        """Read everything that has arrived, without waiting; raises RemoteProtocolError for anything but a command."""
+        """Read all commands that have arrived, without waiting; raises RemoteProtocolError for other bytes."""
         while not self.closed:
             try:
                 size = self._socket.recv_into(self._buffer)
@@ -101,7 +104,7 @@ class BrokerConnection(Closeable):
                 return
 
     def _read_until(self, is_done: Callable[[], bool], left_ns: Callable[[], float]) -> None:
-        """Read until the condition holds, the connection is closed, or no nanoseconds are left."""
+        """Read until the condition holds, the connection is closed, or `left_ns` returns no more time."""
         self.drain()
         while not (is_done() or self.closed):
             wait_ns = left_ns()

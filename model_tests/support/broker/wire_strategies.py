@@ -1,4 +1,4 @@
-"""Hypothesis strategies for commands, frames and splits of a stream."""
+"""Hypothesis strategies for commands, frames and chunks of a stream."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from longpoll_protocol.frames import Command, Serialisation
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
-# Any text that can be sent: a lone surrogate is not Unicode.
+# Any text that can be encoded; a lone surrogate cannot.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 filled_texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 
 
 @st.composite
 def commands(draw: st.DrawFn, serialisation: Serialisation | None = None) -> Command:
-    """Draws commands that decode to equal ones; the ROCKETMQ encoding cannot tell empty text from none."""
+    """Draws commands that equal their decoded encoding; the ROCKETMQ encoding decodes an empty text as None."""
     kind = draw(st.sampled_from(Serialisation)) if serialisation is None else serialisation
     is_json = kind is Serialisation.JSON
     word = int32 if is_json else st.integers(-(2**15), 2**15 - 1)
