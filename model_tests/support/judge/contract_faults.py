@@ -1,7 +1,7 @@
-"""Faults, each of which breaks exactly one clause of the contract.
+"""Faults that are injected into a recorded history, each of which breaks exactly one clause of the contract.
 
-Sends and offset queries are appended after the last event, because a history may lack them. Each appended exchange is
-correct except for the one fault. Faults that break several clauses: `plant`.
+A history may lack sends and offset queries, so these are added after its last event. Each added exchange is correct
+except for its one fault. Faults that may break several clauses: see `faults`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from longpoll_judge.kernel.pulls import STEPS
 from longpoll_spec.history import Event
 
 REFUSED: Final = {"offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}
-"""The fields of an answer without a read."""
+"""The offset fields of an answer to a pull that was refused before it read the queue."""
 FAR: Final = 1_000
 UNHELD_DELAY_MS: Final = 3_000
 LONG_TIMEOUT_MS: Final = 20_000
@@ -30,7 +30,7 @@ def _is_expired(_request: Event, answer: Event) -> bool:
 
 
 def _hold_of(recording: Recording, request: Event) -> Event:
-    """The hold event of a pull; raises `NoVictimError`."""
+    """Returns the hold event of a pull; raises `NoVictimError` if there is none."""
     for event in recording.events:
         if event.event == "hold" and (event.source, event.request) == (request.source, request.request):
             return event
@@ -38,14 +38,14 @@ def _hold_of(recording: Recording, request: Event) -> Event:
 
 
 def _without_steps(recording: Recording, request: Event) -> None:
-    """Whether a pull was held and nothing else happened to it."""
+    """Remove the events of the broker's steps with a pull."""
     mine = (request.source, request.request)
     for event in [each for each in recording.events if each.event in STEPS and (each.source, each.request) == mine]:
         recording.replace(event)
 
 
 def _last(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
-    """The last matching exchange of its connection; raises `NoVictimError`."""
+    """Returns a matching exchange that is the last one of its connection; raises `NoVictimError`."""
     lasts = {(answer.source, answer.connection): (request, answer) for request, answer in recording.exchanges()}
     for request, answer in lasts.values():
         if suits(request, answer):
@@ -147,7 +147,7 @@ def _held_after_the_answer(recording: Recording) -> None:
 
 
 def _step(recording: Recording, request: Event, moment_ns: int) -> None:
-    """Run the pull again at this time."""
+    """Let the pull run at this time."""
     told = change(request, event="run", after_ns=moment_ns, before_ns=moment_ns + 1, code=-1, offset=-1)
     recording.replace(request, request, told)
 
@@ -191,7 +191,7 @@ def _limit_of_one(recording: Recording) -> None:
 
 
 def _not_the_last(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
-    """An exchange after which its connection pulls from the same queue again; raises `NoVictimError`."""
+    """Returns a matching exchange that later exchanges of its connection follow; raises `NoVictimError`."""
     _request, last = _last(recording, lambda _request, _answer: True)
     return pick(
         recording,
@@ -207,7 +207,7 @@ def _min_rises_and_falls(recording: Recording) -> None:
 
 
 def _max_rises_and_falls(recording: Recording) -> None:
-    """Pulls of everything and their answers, as seen from outside."""
+    """Keep only the pulls for all tags and their answers, as seen from outside, and raise one answer's max offset."""
     plain = {event.request for event in recording.events if event.expression == "*"}
     told = ("source_started", "source_stopped")
     kept = [
@@ -237,7 +237,7 @@ def _offset_renamed(recording: Recording) -> None:
 
 
 def _without(name: str) -> Callable[[Recording], None]:
-    """A fault that removes an event of the source and renumbers the later ones."""
+    """Returns a fault that removes the first event of this name and renumbers its source's later events."""
 
     def apply(recording: Recording) -> None:
         event = next((event for event in recording.events if event.event == name), None)
@@ -249,7 +249,7 @@ def _without(name: str) -> Callable[[Recording], None]:
 
 
 def _visible_past_the_log(recording: Recording) -> None:
-    """Raise the visible end at the end of the history, when no pull waits any more."""
+    """Raise the visible end beyond the log when the history ends and no pull waits any more."""
     last = next((event for event in reversed(recording.events) if event.event == "make_visible"), None)
     stop = next((event for event in recording.events if event.event == "source_stopped"), None)
     if last is None or stop is None:
@@ -259,7 +259,7 @@ def _visible_past_the_log(recording: Recording) -> None:
 
 
 def _never_shown(recording: Recording) -> None:
-    """Acknowledge one more message at the end of the history, and let the source continue."""
+    """Acknowledge one more message at the end of the history, and let the source run on without showing it."""
     appends = [event for event in recording.events if event.event == "append"]
     stop = next((event for event in recording.events if event.event == "source_stopped"), None)
     if not appends or stop is None:
@@ -275,7 +275,7 @@ def _never_shown(recording: Recording) -> None:
 
 
 def _visible_too_soon(recording: Recording) -> None:
-    """Move the visible end when the message's append begins, before any client can have read the message."""
+    """Make a message visible just before its append begins, so before any client can have read the message."""
     appends = [event for event in recording.events if event.event == "append"]
     for event in recording.events:
         if event.event == "make_visible":
@@ -383,11 +383,11 @@ CONNECTION: Final = "planted"
 OFFSET_FAR: Final = 900
 Told = dict[str, Any]
 Moments = tuple[int, int, int, int]
-"""The times at which a send is received, and its message appended, made visible and acknowledged, in us."""
+"""The times in us at which a send is received, and at which its message is appended, made visible and acknowledged."""
 
 
 def _append_events(recording: Recording, made: Iterable[tuple[int, Told]], *, behind: bool = True) -> None:
-    """Add events (time in us, fields) after the last event, or before the first one, of the first source."""
+    """Add events, given as (time in us, fields), after the last or before the first event of the first source."""
     marks = [event for event in recording.events if event.event == ("source_stopped" if behind else "source_started")]
     if not marks:
         raise NoVictimError("this history does not tell where its source begins and ends")
@@ -419,7 +419,7 @@ def _append_events(recording: Recording, made: Iterable[tuple[int, Told]], *, be
 
 
 def _place(recording: Recording) -> tuple[Told, int]:
-    """A queue that is recorded from inside, and its visible end."""
+    """Returns a queue for which the broker recorded its own steps, and the queue's visible end."""
     for event in reversed(recording.events):
         if event.event == "make_visible":
             return {"topic": event.topic, "queue": event.queue}, event.visible_end
@@ -429,7 +429,10 @@ def _place(recording: Recording) -> tuple[Told, int]:
 def _sent(
     place: Told, number: int, offset: int, moments: tuple[int, int, int, int], **told: Any
 ) -> list[tuple[int, Told]]:
-    """A send: received, appended, made visible and acknowledged; `told` changes the acknowledgement."""
+    """Returns the events of a send: received, appended, made visible and acknowledged.
+
+    `told` changes fields of the acknowledgement.
+    """
     request = {"request": f"planted-{number}"}
     received, appended, visible, acknowledged = moments
     acknowledgement = {"event": "message_acknowledged", "queue_offset": offset, "tag": "a", **place, **request, **told}
@@ -455,9 +458,9 @@ def _misplaced(recording: Recording) -> None:
 
 
 def _two_sends(second_at: int, offsets: tuple[int, int]) -> Callable[[Recording], None]:
-    """Two sends whose messages are appended in order and acknowledged at `offsets`.
+    """Returns a fault: two sends whose messages are appended in order and acknowledged at `offsets`.
 
-    The second begins at `second_at`.
+    The second send begins at `second_at`.
     """
 
     def apply(recording: Recording) -> None:
@@ -484,7 +487,7 @@ def _closed_before(recording: Recording) -> None:
 
 
 def _answered_again(recording: Recording) -> None:
-    """The second acknowledgement names a message of another sender."""
+    """Add a send and acknowledge it twice, the second time with a message of another sender."""
     place, end = _place(recording)
     _asked, *second = _sent(place, 1, end + 1, (0, 40, 50, 60))
     _append_events(recording, [*_sent(place, 1, end, (0, 10, 20, 30)), *second])
@@ -505,12 +508,12 @@ def _never_answered(recording: Recording) -> None:
 
 
 Asked = tuple[int, int, int]
-"""(Code, committed offset or -1, result: an offset, a negated code, or `UNANSWERED`)."""
+"""(code, committed offset or -1, result); the result is an offset, a negated response code, or `UNANSWERED`."""
 UNANSWERED: Final = 1 << 40
 
 
 def _offsets(asked: Iterable[Asked], *, behind: bool = True) -> Callable[[Recording], None]:
-    """A new group's exchanges about its offset, one after the other."""
+    """Returns a fault: a new group's commits and queries of its offset, one after the other."""
 
     def apply(recording: Recording) -> None:
         place = {"topic": "planted", "queue": 0}

@@ -1,4 +1,4 @@
-"""Writes a history in another format: Parquet or NDJSON."""
+"""Writes a history in another format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
 
 def convert(history: Path, target: Path, *, into: Literal["parquet", "ndjson"]) -> int:
-    """Write an undamaged history into the directory `target` as one part; returns the number of events."""
+    """Write an undamaged history into the directory `target` as one Parquet or NDJSON file; returns the event count."""
     found = find([history])
     assert found.damages == []
     target.mkdir(parents=True, exist_ok=True)

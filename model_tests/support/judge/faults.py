@@ -1,7 +1,7 @@
-"""Faults that are injected into a recorded history: into answers, a queue's log, and the evidence.
+"""Faults that are injected into a recorded history: into answers, a queue's log, or the evidence for them.
 
-A fault changes the first matching exchange in order of time. Everything else stays as recorded, except that events
-after a removed one are renumbered. Faults of exactly one clause: `contract_faults`.
+A fault changes the first matching exchange in order of time. Everything else stays as recorded, except that the events
+after a removed event get new numbers. Faults of exactly one clause: see `contract_faults`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from longpoll_protocol.properties import java_hash
 from longpoll_spec.history import PART_GLOB, Event
 
 ALLOWANCE_MS: Final = 500
-"""The time in ms by which a delayed answer exceeds its deadline, well over any limit in use."""
+"""The time in ms by which a delayed answer misses its deadline. It is larger than any time limit in use."""
 WAKE_DELAY_MS: Final = 2_000
 
 
 def _pick_expired(recording: Recording) -> tuple[Event, Event]:
-    """An expired pull if there is one, else any pull that may be held."""
+    """Returns an expired pull with its answer or, if no pull expired, any pull that may be held."""
     try:
         return pick(recording, lambda request, answer: bool(request.may_hold) and answer.cause == "expired")
     except NoVictimError:
@@ -97,7 +97,7 @@ def _answer_duplicated(recording: Recording) -> None:
 
 
 def is_plain_found(request: Event, answer: Event) -> bool:
-    """Whether a pull for everything was answered FOUND."""
+    """Whether a pull for all tags was answered FOUND."""
     return answer.code == 0 and request.expression_type == "TAG" and request.expression in ("", "*")
 
 
@@ -156,7 +156,7 @@ def _timeout_cut(recording: Recording) -> None:
 
 
 def _forgotten_at_the_stop(recording: Recording) -> None:
-    """Remove the answer of the last pull whose deadline is shortly before the end of the history."""
+    """Remove the answer of the last pull that is open shortly before the history ends."""
     for request, answer in reversed(list(recording.exchanges())):
         ends_ns = last_ns(recording, answer.source)
         if request.may_hold and ends_ns < deadline_ns(request) + 40 * MS and ends_ns > request.before_ns + 55 * MS:
@@ -173,7 +173,7 @@ def _first(recording: Recording, *events: str) -> Event:
 
 
 def _appends(recording: Recording) -> list[tuple[Event, Event]]:
-    """Consecutive appends of one queue."""
+    """Returns each pair of consecutive appends to one queue."""
     appended: dict[tuple[str, str, int], list[Event]] = {}
     for event in recording.events:
         if event.event == "append":
@@ -224,7 +224,7 @@ def _tag_changed(recording: Recording) -> None:
 
 
 def _idle_event(recording: Recording) -> Event:
-    """An event on which no verdict depends."""
+    """Returns an event on which no verdict depends."""
     return _first(recording, "expire", "connection_opened", "run", "take")
 
 
@@ -259,7 +259,7 @@ def _format_newer(recording: Recording) -> None:
 
 
 def _wrong(sentence: str, suits: Suits, changed: Change, *properties: str) -> Fault:
-    """A fault in the content of one answer."""
+    """Returns a fault in the content of one answer."""
 
     def apply(recording: Recording) -> None:
         request, answer = pick(recording, suits)
@@ -274,12 +274,12 @@ def _too_many(request: Event, answer: Event) -> dict[str, object]:
 
 
 def _broken(sentence: str, apply: Callable[[Recording], None], *properties: str) -> Fault:
-    """A fault that violates one of some properties."""
+    """Returns a fault that violates at least one of these properties."""
     return Fault(sentence, apply, "invalid", frozenset(properties))
 
 
 def _idle(sentence: str, changed: Callable[[Event], Sequence[Event]]) -> Fault:
-    """A fault that changes only an event on which no verdict depends."""
+    """Returns a fault that changes only an event on which no verdict depends."""
 
     def apply(recording: Recording) -> None:
         event = _idle_event(recording)
@@ -289,12 +289,12 @@ def _idle(sentence: str, changed: Callable[[Event], Sequence[Event]]) -> Fault:
 
 
 def _missing(sentence: str, apply: Callable[[Recording], None], verdict: Verdict = "unknown") -> Fault:
-    """A fault of the evidence."""
+    """Returns a fault that removes or damages evidence, so that no property is certain to be violated."""
     return Fault(sentence, apply, verdict, frozenset())
 
 
 def _wrong_tag(recording: Recording) -> None:
-    """Add a message with another tag to the answer of a pull for a tag."""
+    """Add a message that does not match to the answer of a pull for certain tags."""
     tags: dict[tuple[str, int], dict[int, str]] = {}
     for event in recording.events:
         if event.event in ("append", "message_acknowledged"):
@@ -320,7 +320,7 @@ def _wrong_tag(recording: Recording) -> None:
 
 
 def _answer_before_visible(recording: Recording) -> None:
-    """Move an answer to just before its last message became visible."""
+    """Move an answer to just before the time at which its last message became visible."""
     seen = {(event.topic, event.queue, event.visible_end): event for event in reversed(recording.events)}
     for request, answer in recording.exchanges():
         if answer.code == 0:
@@ -513,7 +513,7 @@ FAULTS: Final[dict[str, Fault]] = {
 
 
 def plant(history: Path, fault: str, planted: Path) -> Fault:
-    """Write a copy of the history with this fault to a new directory; raises `NoVictimError`."""
+    """Write a copy of the history with a fault to a new directory; raises `NoVictimError`."""
     recording = load(history)
     FAULTS[fault].apply(recording)
     write(planted, recording.events, recording.meta)

@@ -1,8 +1,9 @@
-"""Makes histories of any size by simulating a correct broker in virtual time.
+"""Creates histories of any size by simulating a correct broker in virtual time.
 
-Every queue has a producer and a few consumers, which pull in a loop: a pull is answered at once if a message matches,
-else held and woken or expired. The times come from a seeded generator, so a history is a function of its `Load`.
-`plant` injects faults afterwards. Histories of other policies, such as `rocketmq-4.9`, come from a broker.
+Every queue has a producer and a few consumers, which pull in a loop. A pull is answered at once if a message matches;
+otherwise it is held until a message wakes it or it expires. The times come from a seeded generator, so a history is a
+function of its `Load`. `faults.plant` injects faults afterwards. Histories of other policies, such as `rocketmq-4.9`,
+come from a broker.
 """
 
 from __future__ import annotations
@@ -26,32 +27,30 @@ PULL_MESSAGE: Final = 11
 QUERY_CONSUMER_OFFSET: Final = 14
 SEND_MESSAGE_V2: Final = 310
 PULLS_PER_QUERY: Final = 50
-"""In a whole recording a consumer queries its committed offset after this number of pulls."""
+"""The number of pulls after which a consumer queries its committed offset, if the whole recording is simulated."""
 SOURCE: Final = "broker-a#1"
 BROKER: Final = "broker-a"
 TOPIC: Final = "orders"
 START_NS: Final = 10**12
-"""The simulated clock at the start; no result depends on it."""
+"""The simulated clock's time at the start. No result depends on it."""
 UNIX_OFFSET_NS: Final = 1_700_000_000 * 10**9
 
 
 @frozen
 class Load:
-    """The simulated load."""
-
     events: int = 10_000
-    """The history ends after this number of events, and when all held pulls are answered."""
+    """The simulation stops sending after this number of events, and ends when all held pulls are answered."""
     queues: int = 4
     consumers: tuple[str, ...] = ("*", "a", "a || b")
-    """One consumer per queue for each of these tag expressions."""
+    """The tag expressions; each queue has one consumer for each expression."""
     tags: tuple[str, ...] = ("a", "b", "c", "")
     send_interval_ms: float = 20.0
     """The mean time between two messages of a queue."""
     timeout_ms: int = 150
-    """The longest hold of a pull."""
+    """The timeout with which each pull is sent."""
     count_max: int = 32
     is_whole: bool = False
-    """Whether producers, acknowledgements, ids of messages and committed offsets are recorded, as by `observe`."""
+    """Whether the history contains sends, acknowledgements, message ids and committed offsets, as `observe` records."""
     seed: int = 1
 
 
@@ -78,7 +77,7 @@ class _Queue:
 
 
 class Simulator:
-    """A broker, its producers and consumers in virtual time; `events` iterates over the history."""
+    """Simulates a broker, its producers and its consumers in virtual time."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -90,7 +89,7 @@ class Simulator:
         self._is_ending = False
 
     def events(self) -> Iterator[Event]:
-        """The whole history in order of time."""
+        """Iterate over the whole history in order of time."""
         now, count = START_NS, 0
         yield self._event(now, count, {"event": "source_started"})
         self._open_all(now)
@@ -144,7 +143,8 @@ class Simulator:
         self._at(now + 6 * US, partial(self._make_visible, number=number, tag=tag, message=message))
 
     def _acknowledge(self, _now: int, number: int, tag: str, sent: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        offset = len(self._queues[number].tags) - 1  # The next send of this queue comes after this time.
+        # The queue's newest message is the acknowledged one, because its next send comes after this time.
+        offset = len(self._queues[number].tags) - 1
         yield {"event": "message_acknowledged", **self._place(number), **sent, "queue_offset": offset, "tag": tag}
 
     def _make_visible(self, now: int, number: int, tag: str, message: int) -> Iterator[dict[str, Any]]:
@@ -244,16 +244,16 @@ class Simulator:
 
 
 def _identities(messages: list[int]) -> dict[str, list[int]]:
-    """The unique ids and the body hashes of some messages, by their numbers."""
+    """Returns the unique ids and the body hashes of the messages with these numbers."""
     return {"ids": messages, "bodies": [number * 0x9E3779B1 % (1 << 32) for number in messages]}
 
 
 def simulate(load: Load) -> Iterator[Event]:
-    """The events of a valid history."""
+    """Returns the events of a valid history."""
     return Simulator(load).events()
 
 
 def simulated_meta() -> Meta:
-    """The meta file for simulated events."""
+    """Returns the meta file of a simulated history."""
     source = Source(name=SOURCE, clock="monotonic", offset_ns=UNIX_OFFSET_NS, uncertainty_ns=0)
     return Meta(format_version=FORMAT_VERSION, sources=[source], policy="strict")

@@ -1,8 +1,8 @@
 """Generates histories of steps: random runs of the specification of any policy, with inexact times and one fault.
 
-There are two kinds of fault: a disabled step; and a step with one variable unwritten, after which the run continues
+A fault is either a disabled step, or a step that leaves one variable unwritten. In the second case the run continues
 until it takes a step that the correct run cannot take. A run is a function of its `StepLoad`. Black-box events: see
-`generate`. Judging: see `conformance`.
+`generate`. Checks of step histories: see `conformance`.
 """
 
 from __future__ import annotations
@@ -24,41 +24,37 @@ from longpoll_spec.state.variables import of_queue
 Fault: TypeAlias = Literal["", "disabled_step", "effect_left_out"]
 FAULTS: Final[tuple[Fault, ...]] = ("disabled_step", "effect_left_out")
 WEIGHTS: Final = {"append": 0.3, "tick": 0.5, "stop": 1e-9, "crash_and_recover": 0.05, "role_change": 0.05}
-"""Relative probability of an action, by default 1; otherwise runs would end early, or consist of appends."""
+"""Relative probabilities of actions, by default 1. Equal weights would end runs early or fill them with appends."""
 STEP_NS: Final = 10 * US
-"""Time between two steps."""
+"""The time between two steps, in ns."""
 SPREAD_NS: Final = 15 * US
-"""Maximum error of an inexact time, in both directions."""
+"""The maximum error of an inexact time in each direction, in ns."""
 ATTEMPTS: Final = 200
-"""Draws within which a run that shows its fault must be found."""
+"""The maximum number of random runs until one of them shows the fault."""
 
 
 @frozen
 class StepLoad:
-    """The parameters of a run."""
-
     law: Law
     policy: str = "strict"
     steps: int = 120
     overlapping: float = 0.3
-    """The share of steps with inexact times."""
+    """The share of steps that are recorded with inexact times."""
     fault: Fault = ""
     seed: int = 1
 
 
 @frozen
 class Run:
-    """Some steps of the specification, as an observer writes them."""
+    """A run of the specification as an observer records it, in random order."""
 
     events: tuple[Event, ...]
     wrong_at: int | None
-    """The first step that the correct run cannot take, if times are exact; None without a fault."""
+    """The index of the first step that the correct run cannot take if times are exact; None without a fault."""
 
 
 @frozen
 class _Walk:
-    """A specification for a random walk."""
-
     model: Model
     step: Successors
     random: random.Random
@@ -67,7 +63,7 @@ class _Walk:
         return dict(self.step(state))
 
     def draw(self, state: Packed) -> tuple[int, Packed] | None:
-        """Draw an enabled step: the action's index and the next state; None without one."""
+        """Draw an enabled step; returns the action's index and the next state, or None if no step is enabled."""
         found = self.step(state)
         if not found:
             return None
@@ -96,7 +92,7 @@ def meta_of(load: StepLoad) -> Meta:
 
 
 def observed(load: StepLoad) -> Iterator[Event]:
-    """Iterate over the whole history of a run: its steps, between the observer's start and end."""
+    """Iterate over the whole history of a run: the observer's start, the steps, and the observer's end."""
     steps = sorted(run_of(load).events, key=lambda event: event.sequence)
     moments = (START_NS - STEP_NS, START_NS + (len(steps) + 1) * STEP_NS)
     ends = [
@@ -115,7 +111,7 @@ Taken: TypeAlias = tuple[Action, Packed]
 
 
 def _taken(walk: _Walk, load: StepLoad) -> tuple[list[Taken], int | None]:
-    """Returns a run, and where it leaves the specification."""
+    """Returns a run, and the index of the first step that leaves the specification."""
     fault_at = walk.random.randrange(load.steps // 4, 3 * load.steps // 4) if load.fault else load.steps
     state: Packed = walk.model.initial
     true: Packed | None = state
@@ -146,7 +142,7 @@ def _taken(walk: _Walk, load: StepLoad) -> tuple[list[Taken], int | None]:
 
 
 def _with_one_left_out(walk: _Walk, before: Packed, after: Packed) -> Packed:
-    """Returns the state after a step that did not write one of its changed variables."""
+    """Returns the state after a step that leaves one of its changed variables at the old value."""
     changed = [place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
     if not changed:
         return after
@@ -185,7 +181,7 @@ def _event(model: Model, number: int, action: Action, after: Packed) -> Event:
 
 
 def _seen(event: Event, draw: random.Random, overlapping: float) -> Event:
-    """Returns the event as seen by an observer with inexact times."""
+    """Returns the event as an observer records it, sometimes with an inexact time."""
     if draw.random() >= overlapping:
         return event
     early_ns, late_ns = draw.randrange(SPREAD_NS), draw.randrange(SPREAD_NS)

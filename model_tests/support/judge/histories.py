@@ -1,4 +1,4 @@
-"""Shared helpers of the judge's tests: write histories, split them and follow them piece by piece."""
+"""Helpers of the judge's tests: write histories, split them, and follow them piece by piece."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from longpoll_spec.history import META_FILE, Event, Meta
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "judge.md"
 RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"
-"""Short recordings of real brokers, made by `longpoll observe`."""
+"""The directory of short recordings of real brokers, which `longpoll observe` made."""
 ENCODE: Final = msgspec.json.Encoder().encode
 LIMITS: Final = Limits(100.0, 50.0)
 
 
 def shown_on_page(name: str) -> tuple[str, str]:
-    """A program of docs/judge.md by its name, and the output that the page shows below the program."""
+    """Returns a program of docs/judge.md by name, and the output that the page shows below the program."""
     found = re.search(rf"```python {name}\n(.*?)```\n.*?```text\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert found is not None, name
     return found[1], found[2]
@@ -53,7 +53,7 @@ def lines_of(events: Iterable[Event]) -> bytes:
 
 
 def simulated(seed: int, events: int = 1_200) -> Recording:
-    """Returns a history of a correct broker."""
+    """Returns the recorded history of a simulated correct broker."""
     return Recording(list(simulate(Load(events=events, seed=seed, timeout_ms=60))), simulated_meta())
 
 
@@ -62,7 +62,7 @@ def numbered(events: Iterable[Event]) -> list[Event]:
 
 
 def written(recording: Recording, directory: Path) -> Path:
-    """Write a history of one part; returns its directory."""
+    """Write a history as one part; returns its directory."""
     directory.mkdir(parents=True, exist_ok=True)
     if recording.meta is not None:
         (directory / META_FILE).write_bytes(ENCODE(recording.meta))
@@ -71,23 +71,23 @@ def written(recording: Recording, directory: Path) -> Path:
 
 
 def judged(directory: Path, events: Iterable[Event], meta: Meta | None = None) -> Result:
-    """Write the events and judge them without Spark; by default with the simulated broker's meta file."""
+    """Write the events and judge them without Spark. The default for `meta` is that of the simulated broker."""
     write(directory, events, simulated_meta() if meta is None else meta)
     return judge([directory], engine="local")
 
 
 def without_time(result: Result) -> Result:
-    """Returns the result without the fields that differ between runs."""
+    """Returns the result without the fields whose values differ between runs."""
     return msgspec.structs.replace(result, seconds=0.0, start_seconds=0.0, engine="")
 
 
 def violated(result: Result) -> list[tuple[str, str]]:
-    """Returns the clause and the reason of each certain violation."""
+    """Returns the clause and the reason of each violation that is certain."""
     return [(one.clause, one.why) for one in result.findings if one.verdict == "violated"]
 
 
 def gap_kinds(result: Result) -> set[str]:
-    """Returns the kinds of missing evidence."""
+    """Returns the kinds of missing evidence that a result reports."""
     return {gap["kind"] for gap in result.gaps}
 
 
@@ -95,19 +95,19 @@ def gap_kinds(result: Result) -> set[str]:
 
 
 def certain(result: Result) -> dict[str, Finding]:
-    """Returns the certain findings by name."""
+    """Maps the id of each certain violation to its finding."""
     return {finding.id: finding for finding in result.findings if finding.verdict == "violated"}
 
 
 def are_found(told: dict[str, Finding], whole: Result) -> bool:
-    """Whether the result of the whole has all findings in `told`, possibly as consequences of other findings."""
+    """Whether `whole` contains all findings in `told`, possibly as consequences of other findings."""
     known = certain(whole)
     parts = {(part.clause, part.topic, part.queue) for one in known.values() for part in one.follows}
     return all(name in known or (one.clause, one.topic, one.queue) in parts for name, one in told.items())
 
 
 def shown(result: Result) -> object:
-    """Returns all of a result except its times and its evidence."""
+    """Returns everything in a result except its times and its evidence."""
     findings = sorted((one.id, one.clause, one.verdict, one.why, one.request) for one in result.findings)
     numbers = (result.judged, result.shares, result.latency, result.rates, result.requests, result.queues)
     return result.verdict, findings, sorted(map(str, result.gaps)), result.findings_left_out, numbers
@@ -115,10 +115,10 @@ def shown(result: Result) -> object:
 
 @frozen
 class Followed:
-    """The results of a history that was judged piece by piece."""
+    """The results of judging a history that grows piece by piece."""
 
     results: list[Result]
-    """The results after each piece; the last one is for the whole history, judged at once."""
+    """The results after each piece, and at last the result of judging the whole history at once."""
 
     @property
     def last(self) -> Result:
@@ -130,7 +130,7 @@ class Followed:
 
     @property
     def told(self) -> dict[str, Finding]:
-        """All findings that were certain at any time before the end, by name."""
+        """Maps the id of each finding that was certain at any time before the end to the finding."""
         return {name: finding for result in self.results[:-1] for name, finding in certain(result).items()}
 
 
@@ -142,9 +142,9 @@ def follow_pieces(
     whole_events: int = 0,
     limits: Mapping[str, float] = MappingProxyType({"wake_ms": LIMITS.wake_ms, "late_ms": LIMITS.late_ms}),
 ) -> Followed:
-    """Follow a history whose only part grows by equal pieces or, with a seed, by random ones.
+    """Follow a history whose only part grows by equal pieces or, with a seed, by random pieces.
 
-    By default only the new events are judged, as in a long history.
+    With the default `whole_events`, each round judges only the new events, as for a long history.
     """
     (part,) = directory.glob("part-*.ndjson")
     lines, dice = part.read_bytes().splitlines(keepends=True), random.Random(seed)
@@ -177,7 +177,7 @@ def follow_pieces(
 
 
 def read_until(descriptor: int, wanted: bytes) -> bytes:
-    """Read from a descriptor until `wanted` is found; fails after `PATIENCE_S`."""
+    """Read from a descriptor until `wanted` has arrived; fails after `PATIENCE_S`."""
     deadline_s, said = time.monotonic() + PATIENCE_S, b""
     while wanted not in said:
         ready, _, _ = select.select([descriptor], [], [], max(deadline_s - time.monotonic(), 0))

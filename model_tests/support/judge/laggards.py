@@ -1,8 +1,8 @@
 """Adds lagging groups to the tiles of a large history: each reads from offset 0, slower than messages arrive.
 
-The offsets that a group reads during a tile are computed from the tile's place and the group's pace, so a history of
-any size is created tile by tile. Every pull is answered at once with all that it requested: the groups subscribe to
-everything. Tiles: see `tiles`. Groups at the end of the log: see `generate`.
+The offsets that a group reads during a tile follow from the tile's place and the group's pace, so a history of any size
+is created tile by tile. Every pull is answered at once with all the messages that it requested, because the groups
+subscribe to everything. Tiles: see `tiles`. Groups at the end of the log: see `generate`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from longpoll_judge.read.schema import PLAIN_SCHEMA, coded, fill
 from longpoll_spec.history import META_FILE, PARQUET_SUFFIX
 
 LAGGING_TILE_EVENTS: Final = 180_000
-"""With 16 lagging groups, such a tile is about one row group."""
+"""The number of events of a tile. With 16 lagging groups, such a tile fills about one row group."""
 COUNT_MAX: Final = 8
 TIMEOUT_MS: Final = 30_000
 ROOM_NS: Final = 1_000 * US
-"""Pulls come at times when their queue's visible end is constant for this long, so that the reported end is certain."""
+"""Pulls arrive only when their queue's visible end stays constant for this time, so that the reported end is certain.
+"""
 _ANSWERED_NS: Final = 40 * US
-"""The time from the receipt of a pull to its answer."""
+"""The time in ns from the receipt of a pull to its answer."""
 
 
 def write_lagging(
@@ -38,11 +39,11 @@ def write_lagging(
     """Write a history of about `load.events` events with lagging groups; returns the number of events.
 
     Args:
-        directory: Directory of its parts.
+        directory: Directory of the history's parts.
         load: The broker, its producers and the groups at the end of the log.
         groups: Number of lagging groups; group g reads g / (groups + 1) of the messages, from offset 0.
         tile_events: Events of one part without the lagging groups.
-        lives: Number of broker starts; every run but the last is killed, without loss.
+        lives: Number of broker starts. Each run of the broker but the last is killed without loss.
     """
     tile = simulated_tile(evolve(load, events=min(tile_events, load.events)))
     read = sum(tile.messages.values()) * groups / COUNT_MAX
@@ -82,7 +83,7 @@ def _numbered(table: pa.Table, first: int) -> pa.Table:
 
 
 def _pulls(tile: Tile, place: Placed, groups: int) -> list[pa.Table]:
-    """Returns the pulls of all groups during a tile, with answers."""
+    """Returns the pulls of all lagging groups during a tile, with their answers."""
     events = moved(tile, place)
     return [
         _pulls_of(events, queue, group, _span(place.messages, tile.messages, queue, group / (groups + 1)), place.number)
@@ -92,13 +93,16 @@ def _pulls(tile: Tile, place: Placed, groups: int) -> list[pa.Table]:
 
 
 def _span(before: Mapping[int, int], during: Mapping[int, int], queue: int, pace: float) -> tuple[int, int]:
-    """Returns the offsets that a group of this pace reads during a tile, all of earlier messages."""
+    """Returns the first offset that a group reads during a tile, and the offset after the last one.
+
+    The group reads only messages of earlier tiles.
+    """
     sent = before.get(queue, 0)
     return int(max(sent - during[queue], 0) * pace), int(sent * pace)
 
 
 def _pulls_of(events: pa.Table, queue: int, group: int, span: tuple[int, int], tile: int) -> pa.Table:
-    """Returns the pulls of one group on one queue, distributed evenly over the possible times."""
+    """Returns the pulls of one group on one queue, spread evenly over the times at which pulls may arrive."""
     asked = np.arange(span[0], span[1], COUNT_MAX, dtype=np.int64)
     following = np.minimum(asked + COUNT_MAX, span[1])
     codes, names = coded(events, "event")

@@ -1,4 +1,4 @@
-"""Writes histories as Parquet parts like a recorder: rows of a queue are adjacent, texts are dictionaries."""
+"""Writes histories as Parquet parts like a recorder: with adjacent rows of each queue, and dictionaries of texts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from longpoll_judge.read.schema import DEFAULTS, EVENT_SCHEMA, INTEGER_FIELDS, NAMES, coded, parquet
 
 _RISING: Final = ("after_ns", "before_ns", "sequence")
-"""Columns whose numbers differ little from row to row."""
+"""Columns in which the numbers of adjacent rows differ little."""
 _FEW_VALUES: Final = tuple(name for name in INTEGER_FIELDS if name not in _RISING)
-"""Columns with few different numbers in a row group, most of them at their default."""
+"""Columns with few different numbers in a row group, because most events have the default."""
 _FILE_SCHEMA: Final = pa.schema(
     [
         field.with_nullable(field.name in DEFAULTS and DEFAULTS[field.name] is None)
@@ -25,13 +25,13 @@ _FILE_SCHEMA: Final = pa.schema(
 )
 """The written columns have no nulls, which saves the reader a quarter of its time."""
 _DICTIONARY_BYTES_MAX: Final = 32 << 20
-"""A dictionary of this size has room for the requests of a row group."""
+"""The maximum size of a dictionary in bytes, enough for all request names of a row group."""
 
 
 class ParquetWriter:
-    """Writes one part; each given table becomes one row group with its rows sorted by queue.
+    """Writes one part. Each table becomes one row group with its rows sorted by queue.
 
-    Adjacent rows of a queue save the judge most of its sorting.
+    Sorted rows save the judge most of its own sorting.
     """
 
     def __init__(self, file: Path) -> None:
@@ -46,7 +46,6 @@ class ParquetWriter:
         )
 
     def write(self, table: pa.Table) -> None:
-        """Add one row group."""
         keys = (
             table["sequence"].to_numpy(),
             table["after_ns"].to_numpy(),
@@ -57,12 +56,12 @@ class ParquetWriter:
         self._writer.write_table(ordered, row_group_size=max(len(table), 1))
 
     def close(self) -> None:
-        """Write the file's end; without it the file cannot be read."""
+        """Write the end of the file, without which the file cannot be read."""
         self._writer.close()
 
 
 def write_part(file: Path, tables: Iterable[pa.Table]) -> None:
-    """Write one part under another name first, so that a torn file is never taken for a part."""
+    """Write one part under a temporary name first, so that a torn file is never taken for a part."""
     unfinished = file.with_name(f".{file.name}.unfinished")
     writer = ParquetWriter(unfinished)
     try:

@@ -17,14 +17,14 @@ TICK_MS: Final = 5
 POLL_MS: Final = 2_000
 HIDDEN_MS: Final = 6_000
 REVIVE_MS: Final = 2_000
-"""The time from the end of a message's invisible time until it is in the retry topic."""
+"""The time in ms from the end of a message's invisible time until the message is in the retry topic."""
 AT_LEAST_MS: Final = 4_000
-"""The earliest time of the injected fault."""
+"""The earliest time in ms at which the fault is injected."""
 
 
 @frozen
 class Fault:
-    """A fault of the broker that occurs once."""
+    """A fault that the simulated broker shows once."""
 
     sentence: str
     clause: str
@@ -59,7 +59,7 @@ FAULTS: Final = {
 
 @define(eq=False)
 class Message:
-    """A message, at its own place or in the retry topic."""
+    """A message in its own queue or in the retry topic."""
 
     number: int
     queue: int
@@ -70,7 +70,7 @@ class Message:
 
 @define(eq=False)
 class Ask:
-    """A waiting pop or notification."""
+    """A pop or notification that waits for a message."""
 
     code: int
     request: str
@@ -81,14 +81,14 @@ class Ask:
     expression: str = "*"
 
     def wants(self, message: Message) -> bool:
-        """Whether the request could take a message."""
+        """Whether the broker may answer the request with this message."""
         is_there = message.is_retry or self.queue in {-1, message.queue}
         return is_there and (message.is_retry or self.expression in {"*", message.tag})
 
 
 @define(eq=False)
 class World:
-    """A broker with two queues of topic T, a producer and three members of group G."""
+    """Simulates a broker with two queues of topic T, a producer and three members of group G."""
 
     seed: int
     fault: str = ""
@@ -96,7 +96,7 @@ class World:
     events: list[tuple[float, dict[str, Any]]] = field(factory=list)
     _now: int = 0
     _stored: list[Message] = field(factory=list)
-    """The messages that the group may take."""
+    """The messages that are visible to the group."""
     _asks: list[Ask] = field(factory=list)
     _later: list[tuple[int, Callable[[], None]]] = field(factory=list)
     _sent: int = 0
@@ -123,7 +123,7 @@ class World:
             self._later = [one for one in self._later if one[0] > self._now]
             for act in due:
                 act()
-            # The producer pauses at the end, so that a missing redelivery shows.
+            # The producer stops early, so that the history is long enough to show a missing redelivery.
             if self._now < self.seconds * 400 and self._chance.random() < 0.012:
                 self._send()
             for member in sorted(self._idle):
@@ -143,7 +143,7 @@ class World:
         return [Event(sequence=number, source="s", **event) for number, event in enumerate(whole)]
 
     def _breaks(self, fault: str) -> bool:
-        """Whether the fault is due, which is once after a while."""
+        """Returns true once, if this is the injected fault and `AT_LEAST_MS` have passed."""
         is_due = fault == self.fault and not self._is_spent and self._now > AT_LEAST_MS
         self._is_spent |= is_due
         return is_due
@@ -164,7 +164,7 @@ class World:
         self._arrive(message)
 
     def _arrive(self, message: Message) -> None:
-        """Make a message available, and wake the requests that wait for it."""
+        """Make a message visible to the group, and answer the requests that wait for it."""
         self._stored.append(message)
         waiting = [ask for ask in self._asks if ask.wants(message)]
         pops = [ask for ask in waiting if ask.code == POP]
@@ -186,7 +186,8 @@ class World:
         code = NOTIFICATION if self._chance.random() < 0.15 else POP
         queue = self._chance.choice([-1, -1, 0, 1])
         ask = Ask(code, f"c{member}-{self._asked}", member, queue, self._now + POLL_MS, self._chance.choice([1, 2, 8]))
-        # Some member subscribes to every message, so messages that one member leaves are delivered to another.
+        # Some member subscribes to every message, so it gets the messages that do not match another member's
+        # subscription.
         ask.expression = self._chance.choice(["*", "*", "*", "red"])
         own: dict[str, Any] = {"count_max": ask.most, "delay_ms": HIDDEN_MS} if code == POP else {}
         self._tell(
@@ -223,7 +224,7 @@ class World:
         return True
 
     def _replaced(self, ask: Ask, found: list[Message]) -> list[Message]:
-        """The messages of the answer, after a fault in its content."""
+        """Returns the messages of an answer, perhaps with one wrong message as the injected fault."""
         others = [message for message in self._stored if message not in found and not message.is_retry]
         strange = [one for one in others if ask.queue in {0, 1} and one.queue != ask.queue]
         refused = [one for one in others if ask.queue in {-1, one.queue} and not ask.wants(one)]
@@ -242,7 +243,7 @@ class World:
             self._hide(ask.member, message)
 
     def _hide(self, member: int, message: Message) -> None:
-        """Make a message invisible until it is acknowledged, changed or delivered again."""
+        """Make a message invisible, and draw whether the member acknowledges it, changes its time or lets it return."""
         choice = self._chance.random()
         end_ms = self._now + HIDDEN_MS
         if choice < 0.7:

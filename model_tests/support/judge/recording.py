@@ -1,6 +1,6 @@
-"""A recorded history in memory that can be changed, and functions that pick one of its exchanges.
+"""A recorded history in memory that tests can change, and functions that pick one of its exchanges.
 
-The faults that change it are in `faults`.
+The faults that change a recording are in `faults` and `contract_faults`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PULLS: Final = (11, 361)
 
 
 class NoVictimError(JudgeUserError):
-    """The history has no event that suits this fault."""
+    """The history has no event to which the fault can be applied."""
 
 
 class DamagedHistoryError(JudgeUserError):
@@ -34,10 +34,10 @@ class Recording:
     events: list[Event]
     meta: Meta | None
     damaged_tail: bytes = b""
-    """Bytes to write after the last line."""
+    """Bytes that are written after the last line of the history."""
 
     def exchanges(self) -> Iterator[tuple[Event, Event]]:
-        """Every answered pull with its answer, in order of the answers."""
+        """Iterate over every answered pull and its answer, in the order of the answers."""
         requests = {
             (event.source, event.request): event
             for event in self.events
@@ -49,7 +49,7 @@ class Recording:
                 yield request, event
 
     def replace(self, old: Event, *new: Event) -> None:
-        """Replace an event by other events, and renumber the later events of their source."""
+        """Replace an event by other events, and renumber the later events of its source."""
         at = next(place for place, event in enumerate(self.events) if event is old)
         self.events[at : at + 1] = new
         shift = len(new) - 1
@@ -62,12 +62,12 @@ class Recording:
                 self.events[place] = change(event, sequence=event.sequence + shift)
 
     def delay(self, event: Event, delay_ns: int) -> None:
-        """Move an event to a later time, with the number that its observer would have given it then."""
+        """Move an event to a later time, with the sequence number that its observer would have given it there."""
         self.replace(event)
         late = moved(event, delay_ns)
         mine = [place for place, one in enumerate(self.events) if one.source == event.source]
         later = [place for place in mine if self.events[place].after_ns > late.after_ns]
-        place = min(later, default=mine[-1])  # No event comes after the end of a source.
+        place = min(later, default=mine[-1])  # The last event of a source is its end, so a moved event comes before it.
         number = self.events[place].sequence
         for other in mine:
             if self.events[other].sequence >= number:
@@ -80,7 +80,7 @@ def change(event: Event, /, **fields: object) -> Event:
 
 
 def lost(event: Event, count: int) -> Event:
-    """A report of lost events in place of an event."""
+    """Returns an event that reports lost events, in place of another event."""
     return Event(
         event="lost",
         after_ns=event.after_ns,
@@ -92,12 +92,12 @@ def lost(event: Event, count: int) -> Event:
 
 
 def moved(event: Event, delay_ns: int) -> Event:
-    """The event at a later time."""
+    """Returns the event moved to a later time."""
     return change(event, after_ns=event.after_ns + delay_ns, before_ns=event.before_ns + delay_ns)
 
 
 def deadline_ns(request: Event) -> int:
-    """The deadline of a pull, on its source's clock."""
+    """Returns the deadline of a pull on its source's clock."""
     return request.before_ns + max(request.timeout_ms, 0) * MS
 
 
@@ -110,7 +110,7 @@ def closed_connections(recording: Recording) -> set[tuple[str, str]]:
 
 
 def pick(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
-    """The first matching exchange; raises `NoVictimError`."""
+    """Returns the first matching exchange; raises `NoVictimError` if none matches."""
     for request, answer in recording.exchanges():
         if suits(request, answer):
             return request, answer
@@ -118,7 +118,7 @@ def pick(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[E
 
 
 def load(directory: Path) -> Recording:
-    """Read a complete history; raises `HistoryNotFoundError` and `DamagedHistoryError`."""
+    """Read a complete history; raises `HistoryNotFoundError` or `DamagedHistoryError` otherwise."""
     parts = sorted(directory.glob(PART_GLOB))
     if not parts or not (directory / META_FILE).exists():
         raise HistoryNotFoundError(f"{directory} is not a complete history: it needs {META_FILE} and {PART_GLOB}")
@@ -134,19 +134,19 @@ def load(directory: Path) -> Recording:
 
 @frozen
 class Fault:
-    """A fault, and the judge's expected finding."""
+    """A fault, and the verdict and findings that the judge must report for it."""
 
     sentence: str
     apply: Callable[[Recording], None]
     verdict: Verdict
     properties: frozenset[str]
-    """Some finding must have one of these properties, and no finding another one."""
+    """Each finding must have one of these properties, and at least one finding is needed unless this is empty."""
     clause: str = ""
-    """The only clause that the fault breaks; empty if it may break several."""
+    """The only clause that the fault breaks; empty if the fault may break several clauses."""
 
 
 def write(directory: Path, events: Iterable[Event], meta: Meta | None, *, events_per_part: int = 100_000) -> None:
-    """Write a history; the directory must not exist yet, or be empty."""
+    """Write a history to a directory that does not exist yet or is empty."""
     directory.mkdir(parents=True, exist_ok=True)
     encoder = msgspec.json.Encoder()
     if meta is not None:

@@ -1,8 +1,8 @@
-"""Small histories as lines of text, with the clauses that the judge reports for each.
+"""Small histories (stories) written as lines of text, with the clauses that the judge reports for each.
 
-A line is `clauses: [options] event; event; ...`. Clauses are separated by commas, a `?` follows an uncertain one, and
-`valid` or `unknown` is the verdict where there are none. An event is `kind [request] field=value ... @time`; times are
-milliseconds, and `@a..b` is an interval.
+A line is `clauses: [options] event; event; ...`. Clauses are separated by commas, and a `?` follows an uncertain
+clause. If no clause is reported, the verdict `valid` or `unknown` takes their place. An event is `kind [request]
+field=value ... @time`. Times are milliseconds, and `@a..b` is an interval.
 
 | kind | event | fields without a value |
 | --- | --- | --- |
@@ -16,12 +16,12 @@ Events are in broker `b`, topic `T`, queue 0, connection `c` and source `s`. `!f
 | option | meaning |
 | --- | --- |
 | `begins=N`, `t.ends=N` | when source `s` begins, or `t` ends |
-| `as_told` | events have their numbers in the order of the story, and not by time |
-| `outside` | no event shows the inside of the broker |
-| `unix` | the clocks can be set |
+| `as_told` | events are numbered in the order of the story instead of by time |
+| `outside` | the history contains no step that only the broker itself can record |
+| `unix` | the sources use the wall clock, which can be set |
 | `policy=NAME` | the policy that meta.json names |
-| `limit=N` | how many pulls the source promises to hold at most |
-| `alone` | another story in the same history would change its clauses |
+| `limit=N` | the maximum number of pulls that the source promises to hold |
+| `alone` | another story in the same history would change the reported clauses |
 | `unsteady` | the clock of source `s` is set back once |
 """
 
@@ -54,24 +54,24 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "lost": {"event": "lost", "lost_count": 1},
     "found": {"event": "answer_sent", "code": 0, **ENDS},
 }
-"""Kind of event -> its default fields."""
+"""Maps each kind of event to its default fields."""
 START_MS: Final = 20_000
-"""Time 0 of a story, in ms."""
+"""The time in ms that a story writes as 0."""
 LIMIT_MS: Final = 10.0
-"""The limit of lateness for judging stories."""
+"""The limit in ms above which the judge counts an answer in a story as late."""
 LONG_MS: Final = 1_000_000
-"""The default end of a source."""
+"""The time in ms at which a source ends by default."""
 EVENT: Final = re.compile(
     r"(?P<kind>\w+)(?: (?P<rest>.*?))? ?@(?P<after>-?\d+(?:\.\d+)?)(?:\.\.(?P<before>-?\d+(?:\.\d+)?))?"
 )
 
 
 TEXTS: Final = frozenset({"topic", "broker", "source", "connection", "group", "tag", "expression", "request", "cause"})
-"""Fields whose values are texts, even if they look like numbers."""
+"""Fields whose values are texts even if they look like numbers."""
 
 
 def value_of(text: str) -> Any:
-    """The value of a field: a number, a Boolean, a list or a text."""
+    """Returns the value of a field: a number, a Boolean, a list or a text."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -79,7 +79,7 @@ def value_of(text: str) -> Any:
 
 
 def event_of(text: str) -> dict[str, Any]:
-    """One event of a story."""
+    """Returns the fields of one event of a story."""
     match = EVENT.fullmatch(text.strip())
     assert match, text
     fields = PLACE | KINDS.get(match["kind"], {"event": match["kind"]})
@@ -119,7 +119,7 @@ class Story:
         return Meta(format_version=FORMAT_VERSION, sources=sources, policy=self.options.get("policy", ""))
 
     def told(self) -> list[Event]:
-        """The events with their sequence numbers by time in each source, in the order of the story."""
+        """Returns the events in the order of the story, numbered in each source by time."""
         events = [*self._ends(), *self.events]
         by_time = sorted(
             range(len(events)),
@@ -137,7 +137,7 @@ class Story:
         return [Event(**{name: value for name, value in event.items() if name != "rank"}) for event in events]
 
     def _ends(self) -> Iterator[dict[str, Any]]:
-        """The start and the end of each source, and an event that shows that it is inside the broker."""
+        """Iterate over the start and end of each source, and an event that only a source in the broker can record."""
         for source in self.sources:
             own = [event["after_ns"] for event in self.events if event["source"] == source]
             end = self._moment(source, "ends", LONG_MS)
@@ -152,13 +152,13 @@ class Story:
             yield common | {"event": "source_stopped", "after_ns": end, "before_ns": end, "rank": 2}
 
     def _moment(self, source: str, name: str, otherwise_ms: float) -> int:
-        """The time at which a source begins or ends, ns."""
+        """Returns the time in ns at which a source begins or ends."""
         option = self.options.get(name if source == "s" else f"{source}.{name}", otherwise_ms)
         return START_MS * MS + round(float(option) * MS)
 
 
 def stories(file: Path) -> Iterator[Story]:
-    """The stories of a file, each with the title above it."""
+    """Iterate over the stories of a file, each with the title above it."""
     title = ""
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
@@ -168,7 +168,7 @@ def stories(file: Path) -> Iterator[Story]:
 
 
 def story(line: str, title: str = "", file: str = "") -> Story:
-    """The story in one line."""
+    """Parse a story from one line."""
     clauses, _colon, rest = line.partition(": ")
     options: dict[str, str] = {}
     if rest.startswith("["):
@@ -191,14 +191,14 @@ def write_story(one: Story, directory: Path) -> Path:
 
 
 def clauses_of(result: Result) -> list[str]:
-    """The clauses that a result reports, sorted, including those of consequences."""
+    """Returns the clauses of a result's findings and of their consequences, sorted."""
     told = {(one.clause, one.verdict) for one in result.findings}
     told |= {(each.clause, each.verdict) for one in result.findings for each in one.follows}
     return sorted(clause + "?" * (verdict == "unknown") for clause, verdict in told)
 
 
 def together(several: Sequence[Story]) -> tuple[Meta, list[Event]]:
-    """The stories as one history: each has its own broker, sources, connections, requests and message ids."""
+    """Returns one history of several stories, each with its own broker, sources, connections, requests and ids."""
     sources, events = list[Source](), list[Event]()
     for number, one in enumerate(several):
         prefix = f"{number}-"
@@ -211,13 +211,13 @@ def together(several: Sequence[Story]) -> tuple[Meta, list[Event]]:
 
 
 NAMES: Final = ("source", "broker", "connection", "request")
-"""Fields that distinguish the stories in one history."""
+"""Fields that get different values for each story, so that one history can contain many stories."""
 IDS_APART: Final = 1_000
-"""The distance of the message ids of two stories in a history; 0 means an unknown id."""
+"""The difference between the message ids of two stories in one history. The id 0 means that the id is unknown."""
 
 
 def clauses_by_story(result: Result, count: int) -> list[list[str]]:
-    """For each of `count` stories of one history, the clauses that the result reports."""
+    """Returns the reported clauses of each of `count` stories in one history."""
     told: list[set[str]] = [set() for _ in range(count)]
     for one in result.findings:
         number = int(one.evidence[0]["source"].partition("-")[0])

@@ -1,8 +1,8 @@
 """Creates large histories by repeating a small simulated tile with shifted times, numbers and offsets.
 
-At a tile's end everything is answered, so another can follow: its times, queue offsets and request identifiers are
-shifted. This is arithmetic on columns, so writing is as fast as the disk: each tile is one Parquet part, in any order
-and from any process. Simulation: see `generate`.
+At the end of a tile every request is answered, so the next tile can follow, whose times, queue offsets and request
+names are shifted. The shift is arithmetic on columns, so writing is as fast as the disk. Each tile is one Parquet part,
+and tiles can be written in any order and by any process. Simulation: see `generate`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, coded, comput
 from longpoll_spec.history import META_FILE, PARQUET_SUFFIX, Event
 
 TILE_EVENTS: Final = 250_000
-"""Events of a tile in a large history; one row group each."""
+"""The number of events of a tile in a large history. Each tile is one row group."""
 GAP_NS: Final = 10 * MS
-"""Time between two tiles."""
+"""The time between two tiles, in ns."""
 _TILE_BITS: Final = 32
-"""The number of bits of a message's number in its tile; an id has the tile's number above these bits."""
+"""In a message id, these lower bits are the message's number in its tile, and the upper bits the tile's number."""
 _OFFSET_COLUMNS: Final = ("offset", "offset_next", "offset_max", "queue_offset", "visible_end", "commit_offset")
 
 
@@ -37,14 +37,14 @@ class Tile:
 
     table: pa.Table
     messages: dict[int, int]
-    """Queue -> number of messages."""
+    """Maps each queue to its number of messages."""
     span_ns: int
-    """The time from the first event to the last."""
+    """The time from the first event to the last, in ns."""
 
 
 @frozen
 class Placed:
-    """A tile's place in a history: the numbers and times before it."""
+    """A tile's place in a history: the counts and the time of all tiles before it."""
 
     number: int
     sequence: int
@@ -55,7 +55,7 @@ class Placed:
 
 
 def make_tile(events: Iterable[Event]) -> Tile:
-    """Create a tile from simulated events."""
+    """Create a tile from simulated events, without the source's start and stop."""
     inner = [event for event in events if event.event not in {"source_started", "source_stopped"}]
     table = table_of(inner)
     messages: Counter[int] = Counter()
@@ -72,7 +72,7 @@ def table_of(events: Sequence[Event]) -> pa.Table:
 
 
 def simulated_tile(load: Load) -> Tile:
-    """Create a tile of a correct broker."""
+    """Create a tile by simulating a correct broker."""
     return make_tile(simulate(load))
 
 
@@ -91,10 +91,10 @@ def plan(tile: Tile, count: int) -> list[Placed]:
 
 
 def moved(tile: Tile, place: Placed) -> pa.Table:
-    """Returns the events of a tile at its place."""
+    """Returns the events of a tile, shifted to its place."""
     table = tile.table
     queue = table["queue"].to_numpy()
-    # Negative numbers mean no queue, and index the last entry, which stays 0.
+    # A negative queue number means no queue. It indexes the array's last entry, which stays 0.
     first_offsets = np.zeros(max([*place.messages, int(queue.max(initial=0))], default=0) + 2, dtype=np.int64)
     for number, count in place.messages.items():
         first_offsets[number] = count
@@ -126,7 +126,7 @@ def moved(tile: Tile, place: Placed) -> pa.Table:
 
 
 def _with_ends(table: pa.Table, place: Placed) -> pa.Table:
-    """Add the source's start before the first tile, its stop after the last."""
+    """Add the source's start before the first tile, and its stop after the last tile."""
     source = table["source"][0].as_py() if len(table) else ""
     ends = []
     if place.is_first:
@@ -151,7 +151,7 @@ def write_meta(directory: Path) -> None:
 
 
 def write_large(directory: Path, load: Load, *, tile_events: int = TILE_EVENTS) -> int:
-    """Write a history of about `load.events` events in this process; returns their number."""
+    """Write a history of about `load.events` events; returns the number of events."""
     tile = simulated_tile(evolve(load, events=min(tile_events, load.events)))
     write_meta(directory)
     places = plan(tile, max(1, round(load.events / len(tile.table))))
