@@ -24,8 +24,6 @@ RUNS: Final = 300
 
 @define
 class Done:
-    """Counts of the runs so far."""
-
     outcomes: list[Outcome] = field(factory=list)
     begun_s: float = field(factory=time.monotonic)
 
@@ -35,7 +33,7 @@ class Done:
         return time.monotonic() - self.begun_s
 
     def without_evidence(self) -> str | None:
-        """Why runs without a failure do not show that the promises hold; None if they do show it."""
+        """Returns why runs without a failure do not show that the promises hold, or None if they do show it."""
         if not any(each.answered_count for each in self.outcomes):
             return "no request got an answer, so nothing was judged; increase --runs"
         early = sum(each.kind is not None for each in self.outcomes)

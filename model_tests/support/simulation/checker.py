@@ -1,8 +1,9 @@
-"""The oracle of a simulated run: compares the broker's answers with what it must answer.
+"""The oracle of a simulated run: checks the broker's answers against the promises.
 
-It sees only requests and answers with their virtual times. A pull waits at most until its deadline, or until the broker
-acknowledged a message for it. Pulls return what was sent to a queue, in order, and acknowledged messages stay.
-`SLACK_MS` allows for rounding to milliseconds; virtual time that scheduling steps and host pauses took is subtracted.
+The oracle sees only requests and answers with their virtual times. A pull waits at most until its deadline, or until
+the broker has acknowledged a message for it. Pulls return the messages of a queue in order, and acknowledged messages
+stay. `SLACK_MS` allows for rounding to milliseconds. Virtual time that scheduling steps and host pauses take is
+subtracted.
 
 `longpoll_judge` judges a recorded history by the same rules of time and content. These checks stay for three reasons:
 
@@ -30,7 +31,7 @@ SLACK_MS: Final = 3.0
 DISPATCHER_SLEEP_MS: Final = BrokerConfig().dispatcher_sleep_ms
 SCAN_PERIOD_MS: Final = BrokerConfig().scan_period_ms
 RETRY_MS: Final = 2.0 * StoreConfig().flush_interval_ms
-"""How long after its disk's last error a broker may take to complete the failed work."""
+"""How many ms after the disk's last error a broker may take to complete the work that failed."""
 
 
 PROMISES: Final = {
@@ -57,7 +58,7 @@ PROMISES: Final = {
     "left behind": "no pull of a closed connection stays held",
     "logged": "the broker logs no error",
 }
-"""Each promise by its name."""
+"""Maps the name of each promise to its text."""
 
 
 DISK_CODES: Final = {
@@ -65,11 +66,11 @@ DISK_CODES: Final = {
     ResponseCode.FLUSH_DISK_TIMEOUT,
     ResponseCode.SERVICE_NOT_AVAILABLE,
 }
-"""The codes that a broker with disk errors may answer."""
+"""The response codes that a broker may send while its disk has errors."""
 
 
 class BrokenError(AssertionError):
-    """The broker broke a promise; the text describes it, and `kind` is its name in `PROMISES`."""
+    """Raised when the broker breaks a promise. Its text describes the case; `kind` is a key of `PROMISES`."""
 
     def __init__(self, kind: str, text: str) -> None:
         assert kind in PROMISES
@@ -89,7 +90,7 @@ class Sent:
 
 @define(eq=False)
 class Asked:
-    """One pull in progress."""
+    """A pull that has no answer yet."""
 
     peer: str
     queue: int
@@ -97,7 +98,7 @@ class Asked:
     hold_ms: int
     sent_ms: float
     life: int
-    """The number of broker restarts before the request was sent."""
+    """The number of broker restarts before the pull was sent."""
 
     def __str__(self) -> str:
         return f"{self.peer}'s pull of queue {self.queue} from {self.offset}, held up to {self.hold_ms} ms"
@@ -105,54 +106,59 @@ class Asked:
 
 @define(eq=False)
 class Deletion:
-    """The deletion of the topic is requested."""
+    """A request to delete the topic."""
 
     sent_ms: float
 
 
 @define(eq=False)
 class Checker:
-    """All requests and answers. Invariant: `by_offset` has every message whose offset is known, by queue."""
+    """Checks all requests and answers of a run.
+
+    Invariant: `by_offset` maps (queue, offset) to the body of every message whose offset is known.
+    """
 
     delay_ms: float
-    """The longest transit time of an answer."""
+    """The longest transit time of an answer in ms."""
     sent: list[Sent] = field(factory=list)
     by_offset: dict[tuple[int, int], bytes] = field(factory=dict)
     firsts: dict[int, list[tuple[float, int]]] = field(factory=dict)
-    """Queue -> the times at which offsets were acknowledged."""
+    """Maps each queue to (time in ms, offset) of its acknowledged messages."""
     quiet_from_ms: float = float("inf")
-    """From here on the broker stops, or is down: a pull may be answered, or not, at any time."""
+    """The time from which the broker stops or is down, so that it need not answer a pull or may answer it at any time.
+    """
     spent_ms: Callable[[], float] = lambda: 0.0
-    """The time that the run itself has taken so far: scheduling points and paused threads."""
+    """Returns the time in ms that the simulation itself has taken so far for scheduling points, pauses and disk calls.
+    """
     disk_failed_ms: Callable[[], float] = lambda: float("-inf")
-    """The time of the disk's last error."""
+    """Returns the time in ms of the disk's last error."""
     lag_ms: float = 0.0
-    """How long a message may stay invisible after its acknowledgement: a polling dispatcher shows it later."""
+    """How many ms a message may stay invisible after its acknowledgement, because the dispatcher polls."""
     late_ms: float = 0.0
-    """How late a scan may answer a pull, if deadlines are not watched individually."""
+    """How many ms after its deadline a scan may answer a pull, if no timer watches each deadline."""
     stopped_ms: float | None = None
-    """When the broker was last stopped, if it answers held pulls then."""
+    """The time in ms at which the broker was last stopped; None if a stop does not answer held pulls."""
     may_cut: bool = False
     """Whether connections may break at any time."""
     life: int = 0
     """The number of broker restarts."""
     hold_ms_max: float = float("inf")
-    """The longest hold that is granted."""
+    """The longest time in ms for which the policy lets a pull be held."""
     is_narrow: bool = False
-    """Whether pulls may get "busy" at any time, because the pool has hardly any room."""
+    """Whether a pull may get SYSTEM_BUSY at any time, because the thread pool accepts hardly any pulls."""
     is_deleting: bool = False
     deleted_ms: float = float("inf")
-    """The time at which the deletion was answered."""
+    """The time in ms at which the broker answered the deletion of the topic."""
     answered: int = 0
 
     @property
     def slack_ms(self) -> float:
-        """How late an answer may be seen: transit both ways, and the run's own time."""
+        """How many ms late an answer may be, because of transit in both directions and the simulation's own time."""
         return SLACK_MS + 2 * self.delay_ms + self.spent_ms()
 
     @property
     def healed_ms(self) -> float:
-        """When work delayed by a bad disk must be done."""
+        """The time in ms by which the broker must have completed the work that a disk error delayed."""
         return self.disk_failed_ms() + RETRY_MS
 
     # -- sends -------------------------------------------------------------------------------------------------------
@@ -166,7 +172,7 @@ class Checker:
         if offset is None:
             raise BrokenError("acknowledged without an offset", f"a send to queue {sent.queue}")
         self._tell(sent.queue, offset, sent.body, "acknowledged")
-        # A message acknowledged before this one was sent has a lower offset.
+        # A message that was acknowledged before this message was sent must have a lower offset.
         for at_ms, before in self.firsts.get(sent.queue, ()):
             if at_ms < sent.sent_ms and before > offset:
                 raise BrokenError(
@@ -187,7 +193,7 @@ class Checker:
     # -- pulls -------------------------------------------------------------------------------------------------------
 
     def pulled(self, asked: Asked, code: int, records: Sequence[Record], offset_next: int, now_ms: float) -> int:
-        """Check the answer to a pull; returns its peer's next offset. Raises BrokenError."""
+        """Check the answer to a pull; returns the offset at which the client continues. Raises BrokenError."""
         self.answered += 1
         self._in_time(asked, now_ms, "answered")
         if code == ResponseCode.SUCCESS:
@@ -218,11 +224,11 @@ class Checker:
             raise BrokenError("lost wakeup", f"{asked}: {how} {late_ms:.1f} ms after a message for it was acknowledged")
 
     def granted_ms(self, asked: Asked) -> float:
-        """How long a pull may be held."""
+        """Returns how many ms the broker may hold a pull."""
         return min(asked.hold_ms, self.hold_ms_max)
 
     def came_ms(self, asked: Asked) -> float | None:
-        """When a message that a pull waits for was first acknowledged; None if none was."""
+        """Returns when a message that the pull waits for was first acknowledged; None if there is no such message."""
         return min((at for at, offset in self.firsts.get(asked.queue, ()) if offset >= asked.offset), default=None)
 
     def _found(self, asked: Asked, records: Sequence[Record], now_ms: float) -> int:
@@ -245,21 +251,22 @@ class Checker:
         if asked.life == self.life and now_ms - asked.sent_ms < self.granted_ms(asked) and now_ms <= self.quiet_from_ms:
             raise BrokenError("early", f"{asked}: empty answer after {now_ms - asked.sent_ms:.3f} ms")
         came_ms = self.came_ms(asked)
-        # A polling dispatcher is delayed by whatever delays the run.
+        # Every delay of the run also delays a polling dispatcher.
         lag_ms = self.lag_ms + self.spent_ms() if self.lag_ms else 0.0
         shown_ms = max(came_ms or 0.0, self.healed_ms) + lag_ms
         if came_ms is not None and shown_ms < asked.sent_ms and asked.life == self.life:
             raise BrokenError("told nothing", f"{asked}: empty answer, although a message was acknowledged before")
 
     def _moved(self, asked: Asked, code: int, offset_next: int) -> int:
-        # A peer continues at the offset it was given, and known offsets survive every fault. But an end that becomes
-        # visible after its acknowledgement may be behind a peer that pulls from it.
+        # A client continues at the offset that an answer returned, and known offsets survive every fault. But a polling
+        # dispatcher may show a message after its acknowledgement, and then a client that pulls from the queue's end is
+        # ahead of the visible end.
         if not self.lag_ms and asked.sent_ms > self.healed_ms:
             raise BrokenError("moved", f"{asked}: answered {code} with the next offset {offset_next}")
         return offset_next
 
     def read_whole(self, queue: int, offset_end: int) -> None:
-        """A queue was read from its beginning to an end. Raises BrokenError if a known message is missing."""
+        """Check that a client that read a whole queue missed no known message; raises BrokenError otherwise."""
         missing = sorted(offset for one, offset in self.by_offset if one == queue and offset >= offset_end)
         if missing:
             raise BrokenError("lost", f"queue {queue} ends at {offset_end}, but message {missing[0]} was known")
@@ -273,11 +280,11 @@ class Checker:
             raise BrokenError("refused", f"{what}: answered {code}, but the broker was neither busy nor stopping")
 
     def unanswered(self, asked: Asked, now_ms: float) -> None:
-        """A pull has no answer, and its peer gives up. Raises BrokenError if it should have one."""
+        """Check a pull whose client gives up without an answer; raises BrokenError if an answer was due."""
         self._in_time(asked, now_ms, "not answered")
 
     def deleted(self, code: int, now_ms: float) -> None:
-        """The topic is deleted. Raises BrokenError."""
+        """Check the answer to the deletion of the topic. Raises BrokenError."""
         if code != ResponseCode.SUCCESS:
             self._refused("the deletion of the topic", code, now_ms)
         self.deleted_ms = now_ms
@@ -285,15 +292,15 @@ class Checker:
     # -- lives of the broker -----------------------------------------------------------------------------------------
 
     def stopping(self, now_ms: float, *, answers: bool = False) -> None:
-        """From now on the broker stops, or is down; `answers` says whether it first answers held pulls."""
+        """Record that the broker stops or is down from now on; `answers` says whether it first answers held pulls."""
         if self.quiet_from_ms == float("inf"):
             self.stopped_ms = now_ms if answers else None
         self.quiet_from_ms = min(self.quiet_from_ms, now_ms)
 
     def left_alone(self, asked: Asked, life: int) -> None:
-        """A connection to this broker process ended with a pull unanswered.
+        """Check a pull whose connection to the broker's run number `life` ended without an answer.
 
-        Raises BrokenError if a stop should have answered it.
+        Raises BrokenError if a stop should have answered the pull.
         """
         stopped_ms = self.stopped_ms
         if stopped_ms is None or self.may_cut or life != asked.life:
@@ -302,11 +309,11 @@ class Checker:
             raise BrokenError("left without a word", f"{asked}: the broker stopped and did not answer it")
 
     def ended(self) -> None:
-        """The broker is down; open requests are never answered."""
+        """Record that the broker is down, so that it never answers open requests."""
         self.life += 1
 
     def started(self) -> None:
-        """The broker runs again."""
+        """Record that the broker runs again."""
         self.stopped_ms = None
         self.quiet_from_ms = float("inf")
 
@@ -331,4 +338,4 @@ OUTCOMES: Final = (
     TypeError,
     ValueError,
 )
-"""How a run can fail: the oracle, a deadlock, or an exception of the code under test."""
+"""The exceptions with which a run can fail: a broken promise, a deadlock, or an error of the code under test."""

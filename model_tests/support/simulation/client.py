@@ -1,6 +1,6 @@
-"""A client of a run: performs its actions in order over one connection and records the answers.
+"""A client in a simulated run: performs its actions in order over one connection and records the answers.
 
-The connection may be simulated or real (`model_tests.nightly.soak`). It has none of a real client's own behaviour;
+The connection may be simulated or real (`model_tests.nightly.soak`). This client lacks a real client's own behaviour;
 `longpoll_client` runs in the same simulation.
 """
 
@@ -24,7 +24,7 @@ _PHYSICAL_OFFSET: Final = struct.Struct(">q")
 
 
 def send_fields(topic: str, queue_id: int = 0, properties: str = "") -> dict[str, str]:
-    """The fields of a 310 request."""
+    """Returns the header fields of a SEND_MESSAGE_V2 (310) request."""
     values = ("PG", topic, "TBW102", "4", str(queue_id), "0", "1700000000000", "0", properties, "0", "false")
     return dict(zip("abcdefghijk", values, strict=True))
 
@@ -38,7 +38,7 @@ def pull_fields(
     subscription: str = "*",
     group: str = "G",
 ) -> dict[str, str]:
-    """The fields of an 11 request that contains its subscription; it may be held if it has a timeout."""
+    """Returns the header fields of a PULL_MESSAGE (11) with a subscription, which may be held if it has a timeout."""
     return {
         "consumerGroup": group,
         "topic": topic,
@@ -55,7 +55,7 @@ def pull_fields(
 
 
 def records_of(reply: Command) -> list[Record]:
-    """The messages of a pull's answer, decoded and checked."""
+    """Returns the messages in a pull's answer; raises AssertionError if a record is damaged."""
     body = memoryview(reply.body)
     records = []
     start = 0
@@ -70,21 +70,21 @@ def records_of(reply: Command) -> list[Record]:
 
 RECEIVE_SIZE: Final = 1 << 16
 TRIES_MAX: Final = 200
-"""How often a peer tries to connect, `RETRY_S` apart: a broker that does not come back is a failure of the run."""
+"""How often a client tries to connect, every `RETRY_S`. If the broker does not return in this time, the run fails."""
 RETRY_S: Final = 0.02
 PATIENCE_MS: Final = 10_000.0
-"""How long beyond its hold a peer waits for an answer if the broker may be down."""
+"""How many ms beyond its hold a client waits for an answer if the broker may be down."""
 
 
 class ClientConnection(Protocol):
     """A connection to the broker, simulated or real."""
 
     def wait_readable(self, timeout_s: float) -> bool:
-        """Wait until there is something to receive, or the end; false after `timeout_s`."""
+        """Wait until data or the end of the stream arrives; returns false after `timeout_s`."""
         ...
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive into the buffer; 0 at end of stream."""
+        """Receive bytes into the buffer; returns 0 at the end of the stream."""
         ...
 
     def send(self, content: Buffer, /) -> int: ...
@@ -94,7 +94,7 @@ class ClientConnection(Protocol):
 
 @define(eq=False)
 class SimulatedClient:
-    """One client. Invariant: `_waiting` has exactly the unanswered requests of this connection."""
+    """One client. Invariant: `_waiting` has exactly the unanswered requests of the current connection."""
 
     name: str
     runtime: Runtime
@@ -106,7 +106,7 @@ class SimulatedClient:
     _socket: ClientConnection | None = None
     _connection: Connection = field(factory=Connection)
     _life: int = 0
-    """The broker's restart count when it connected."""
+    """The number of broker restarts before the client connected."""
     _opaque: int = 0
     _waiting: dict[int, Sent | Asked | Deletion] = field(factory=dict)
     _next: dict[int, int] = field(factory=dict)
@@ -125,7 +125,7 @@ class SimulatedClient:
         return run
 
     def read_whole(self, queues: Iterable[int]) -> None:
-        """Read every queue from its beginning to its end, and check that all messages are there."""
+        """Read every queue from its beginning to its end, and check that all known messages are there."""
         for queue in queues:
             self._next[queue] = offset = 0
             while True:
@@ -138,7 +138,7 @@ class SimulatedClient:
         self._leave()
 
     def delete_topic(self) -> None:
-        """Delete the topic, and wait until it is gone."""
+        """Delete the topic, and wait for the answer."""
         self._connect()
         self.account.is_deleting = True
         self._write(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": self.topic}, b"", Deletion(self.now_ms))
@@ -158,7 +158,7 @@ class SimulatedClient:
             self._wait(lambda: bool(self._waiting))
 
     def _pause(self, until_ms: float) -> None:
-        """Let time pass, and record answers when they arrive."""
+        """Let time pass until `until_ms`, and record answers that arrive meanwhile."""
         while (left_s := (until_ms - self.now_ms) / 1000) > 0:
             if self._socket is None:
                 self.runtime.sleep(left_s)
@@ -200,9 +200,9 @@ class SimulatedClient:
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def _wait(self, needed: Callable[[], bool]) -> None:
-        """Read answers while they are needed; a lost connection loses all of its requests."""
+        """Read answers while `needed` is true. If the connection is lost, all its requests are lost."""
         while self._socket is not None and needed():
-            # Wait one more millisecond each time, because the run's own time is subtracted and so moves the deadline.
+            # The wait is one millisecond longer each time, because the simulation's own time moves the deadline.
             if self._socket.wait_readable((max(self._until_ms() - self.now_ms, 0) + 1) / 1000):
                 self._read()
             elif self.now_ms >= self._until_ms():
@@ -267,7 +267,7 @@ class SimulatedClient:
         raise BrokenError("gone", f"{self.name} cannot connect to the broker any more")
 
     def _lost(self) -> None:
-        """The connection is gone: its open requests are never answered."""
+        """Close a lost connection and check that its open requests need no answer."""
         account = self.account
         if self._life == account.life and self.now_ms < account.quiet_from_ms and not account.may_cut:
             raise BrokenError("closed", f"{self.name}: the broker closed the connection")

@@ -1,13 +1,14 @@
 """A disk in memory that models kills and power cuts.
 
-Live names and bytes are what every process sees. Bytes are durable once synced, names once their directory is synced.
-Anything else may or may not survive a power cut. An `Order` defines how unsynced changes of names and lengths survive:
-POSIX promises less than file systems keep.
+Processes see live names and bytes. Bytes are durable once they are synced, and names once their directory is synced.
+Everything else may or may not survive a power cut. An `Order` defines how unsynced changes of names and lengths
+survive, because POSIX promises less than file systems keep.
 
-A file's live bytes are memory of exactly the file's length, shared by every mapping. Durable bytes are kept per page,
-as of the last sync; later writes are found by comparison, so writes through a map need no notification.
+A file's live bytes are memory of exactly the file's length, which all its mappings share. Durable bytes are kept per
+page, as of the last sync. Later writes are found by comparison, so a write through a map needs no notification.
 
-Process operations and errors: `files`. Not modelled: links, permissions and capacity; a full disk is a planned error.
+Operations of processes and their errors: see `files`. Links, permissions and capacity are not modelled; a full disk is
+a planned error.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from attrs import frozen
 from longpoll_runtime import Buffer
 
 PAGE_SIZE: Final = 4096
-"""The unit of syncing and write-back; a power cut leaves the old page, the new one, or a torn one."""
+"""The unit of syncs in bytes. After a power cut, an unsynced page is old, new or torn."""
 SECTOR_SIZE: Final = 512
-"""The unit that a disk writes atomically."""
+"""The unit in bytes that a disk writes atomically."""
 SMALL_SIZE_MAX: Final = 64 * 1024
-"""Up to this size, bytes, a file is a `bytearray`; beyond it, sparse memory, whose untouched pages cost nothing."""
+"""Up to this size in bytes, a file is a `bytearray`. A larger file is sparse memory, whose unused pages cost nothing.
+"""
 
 _OLD, _NEW, _MIXED = "old", "new", "mixed"
 
@@ -39,11 +41,11 @@ Survives = Callable[[int], bool]
 
 
 class FileBytes:
-    """One file, whatever its names. Invariant: `_durable[n]` is page n as last synced, zeros where missing.
+    """One file, which may have several names. Invariant: `_durable[n]` is page n as last synced, or zeros if missing.
 
-    `lengths` are the numbers and results of length changes since the last sync; the first is durable. `_lost` are
-    pages, with their content, that a failed sync did not write: the system takes them for written until they change.
-    `appended` says that bytes were appended since then: any length in between may survive.
+    `lengths` has (number, length) of each length change since the last sync; its first entry is durable. `_lost` has
+    the pages that a failed sync did not write, with their content: the system treats them as written until they change.
+    `appended` means that bytes were appended since the last sync, so any length in between may survive.
     """
 
     __slots__ = (
@@ -89,7 +91,7 @@ class FileBytes:
     # ------------------------------------------------------------------ changes of what is live
 
     def lengthen(self, size: int, number: int) -> None:
-        """Extend the file with zeros; it must not be mapped."""
+        """Extend the file with zeros. The file must not be mapped."""
         assert self.map_count == 0, "a mapped file does not grow in the simulation"
         held = self.memory
         self.memory = self._zeros(size)
@@ -97,31 +99,31 @@ class FileBytes:
         self.lengths.append((number, size))
 
     def append(self, content: Buffer) -> None:
-        """Append bytes; the file must not be mapped."""
+        """Append bytes. The file must not be mapped."""
         assert self.map_count == 0, "a mapped file does not grow in the simulation"
         try:
             self.memory += content  # type: ignore[operator] # of sparse memory it is the TypeError below
         except (BufferError, TypeError):
-            # Slices outlived their map, or the file was created long: from now on it is an appended file.
+            # The memory cannot grow, because slices outlived their map or the file is sparse, so copy it.
             self.memory = bytearray(self.memory) + content
             self._descriptor = -1
         self.appended = True
 
     def clear_from(self, start: int) -> None:
-        """Zero everything from `start` on."""
+        """Overwrite all bytes from `start` on with zeros."""
         size = self.size
         for page in self._pages_with_data(start, size):
             begin, end = max(start, page * PAGE_SIZE), min(size, (page + 1) * PAGE_SIZE)
             zeros = bytes(end - begin)
             if self.memory[begin:end] != zeros:
                 self.memory[begin:end] = zeros
-                # The page was changed, so the system treats later content as changed, even if equal to the old one.
+                # The page was changed, so the next sync writes it even if it gets its old content again.
                 self._lost.pop(page, None)
 
     # ------------------------------------------------------------------ what is durable
 
     def sync(self, start: int, stop: int) -> bool:
-        """Make the pages of bytes [start, stop) and the length durable; returns whether anything was not."""
+        """Make the pages of bytes [start, stop) and the length durable; returns whether any page was written."""
         durable, changed = self._durable, False
         for page in self._candidates(start, stop):
             live = self._live(page)
@@ -133,14 +135,14 @@ class FileBytes:
         return changed
 
     def _is_lost(self, page: int, live: bytes) -> bool:
-        """Whether the system wrongly takes a page for written; false once it has changed."""
+        """Whether the system treats a page as written although a failed sync lost it, until the page changes."""
         lost = self._lost.get(page)
         if lost is not None and lost != live:
             del self._lost[page]
         return lost == live
 
     def lose(self, start: int, stop: int) -> None:
-        """Fail a sync of bytes [start, stop) as Linux does: unwritten pages count as written."""
+        """Fail a sync of bytes [start, stop) as on Linux, where the unwritten pages then count as written."""
         for page in self._candidates(start, stop):
             live = self._live(page)
             if live != self._old(page, len(live)):
@@ -152,7 +154,7 @@ class FileBytes:
             self._lost.pop(page, None)
 
     def evict(self, choose: random.Random) -> bool:
-        """Make the system reread some pages that it wrongly takes for written; returns whether any changed."""
+        """Let some pages that a failed sync lost be read again from the disk; returns whether any page changed."""
         changed = False
         for page, lost in sorted(self._lost.items()):
             if self._is_lost(page, self._live(page)) and choose.random() < 0.5:
@@ -163,11 +165,11 @@ class FileBytes:
         return changed
 
     def sync_all(self) -> None:
-        # The durable part of a file that was never mapped has not changed since.
+        # If a file was never mapped, only bytes after its durable length may be unsynced.
         self.sync(0 if self.was_mapped else self.lengths[0][1], self.size)
 
     def dirty_pages(self) -> list[int]:
-        """The pages whose content is not durable, in order."""
+        """Returns the pages whose content is not durable, in order."""
         return [
             page
             for page in self._candidates(0, self.size)
@@ -184,7 +186,7 @@ class FileBytes:
         return self._durable.get(page, b"")[:size].ljust(size, b"\0")
 
     def _candidates(self, start: int, stop: int) -> list[int]:
-        """The pages of bytes [start, stop) that are not zeros both live and durable, in order."""
+        """Returns the pages of bytes [start, stop) that may differ from their durable content, in order."""
         pages = range(start // PAGE_SIZE, -(-stop // PAGE_SIZE))
         if self._descriptor < 0:
             return list(pages)
@@ -192,7 +194,7 @@ class FileBytes:
         return sorted({page for page in few if page in many}.union(self._pages_with_data(start, stop)))
 
     def _pages_with_data(self, start: int, stop: int) -> Iterator[int]:
-        """The pages of bytes [start, stop) in which a byte may not be zero, in order."""
+        """Iterate in order over the pages of bytes [start, stop) that may contain a byte other than zero."""
         if self._descriptor < 0:
             yield from range(start // PAGE_SIZE, -(-stop // PAGE_SIZE))
             return
@@ -209,7 +211,7 @@ class FileBytes:
             position = end
 
     def data_from(self, position: int) -> int:
-        """The first position from this one on whose byte may not be zero; the length if there is none."""
+        """Returns the first position from `position` on that may have a byte other than zero, or else the length."""
         for page in self._pages_with_data(position, self.size):
             begin = max(position, page * PAGE_SIZE)
             if bytes(self.memory[begin : (page + 1) * PAGE_SIZE]).strip(b"\0"):
@@ -217,7 +219,7 @@ class FileBytes:
         return self.size
 
     def write_back(self, choose: random.Random) -> None:
-        """Write some pages to the disk, as a kernel may at any time."""
+        """Write some pages to the disk, as a kernel may do at any time."""
         for page in self.dirty_pages():
             live = self._live(page)
             if choose.random() < 0.5 and not self._is_lost(page, live):
@@ -226,7 +228,7 @@ class FileBytes:
     # ------------------------------------------------------------------ what is left
 
     def copy(self) -> FileBytes:
-        """A copy with its own memory: the file after a process is killed, including dirty pages."""
+        """Returns the file with its own memory, as it is after a kill of its process, including unsynced pages."""
         made = FileBytes(self.size, self.changed_ms)
         made._fill({page: self._live(page) for page in self._pages_with_data(0, self.size)})
         made._durable = dict(self._durable)
@@ -237,7 +239,7 @@ class FileBytes:
         return made
 
     def cut(self, choose: random.Random, survives: Survives) -> FileBytes:
-        """The file on the disk after a power cut, all durable."""
+        """Returns the file as the disk has it after a power cut. All its bytes are durable."""
         size = next((length for number, length in reversed(self.lengths[1:]) if survives(number)), self.lengths[0][1])
         if self.appended:
             size = choose.choice((size, choose.randint(min(size, self.size), self.size), self.size))
@@ -252,7 +254,7 @@ class FileBytes:
         return made
 
     def _left_of(self, page: int, choose: random.Random) -> bytes:
-        """The old page, the new one, or one with some new sectors."""
+        """Returns the old content of a page, the new content, or a mix of old and new sectors."""
         new = self._live(page)
         old = self._old(page, len(new))
         fate = choose.randrange(3)
@@ -273,25 +275,26 @@ class FileBytes:
 
 ROOT: Final = "/"
 Order = Literal["none", "directory", "all"]
-"""How unsynced changes reach the disk. none: each independently, as POSIX allows. directory: those of a directory and
-of its files' lengths in order. all: all in order, and a sync includes every earlier change, like the journals of
-ext4 and XFS.
-"""
+"""How unsynced changes reach the disk.
+
+- none: each change independently, as POSIX allows.
+- directory: the changes of one directory's names, and of the lengths of its files, in order.
+- all: all changes in order, and a sync includes every earlier change, as with the journals of ext4 and XFS."""
 _CHANCES: Final = (0.0, 0.1, 0.5, 0.9, 1.0)
-"""The probability that a change survives: cuts that keep nearly all or nearly none show the most."""
+"""The possible probabilities that a change survives. Power cuts that keep nearly all or nearly none reveal the most."""
 
 
 @frozen
 class Change:
-    """One atomic change of a directory's names: a rename removes one name and adds another."""
+    """One atomic change of a directory's names. A rename removes one name and adds another name."""
 
     number: int
     names: Mapping[str, Node | None]
-    """Each name with its new node; None for removed."""
+    """Maps each changed name to its new node, or to None if the name is removed."""
 
 
 class Directory:
-    """One directory. Invariant: `names` is `durable` after all of `pending`, which are changes after `synced`."""
+    """One directory. Invariant: `names` equals `durable` after all `pending` changes, which are later than `synced`."""
 
     __slots__ = ("durable", "names", "pending", "synced")
 
@@ -302,12 +305,12 @@ class Directory:
         self.synced = 0
 
     def change(self, number: int, names: Mapping[str, Node | None]) -> None:
-        """Change names for every process, not yet on the disk."""
+        """Change names for every process, but not yet on the disk."""
         _apply(self.names, names)
         self.pending.append(Change(number, names))
 
     def sync(self, number: int) -> None:
-        """Make the names durable; `number` is the last change on the whole disk."""
+        """Make the names durable; `number` is the number of the whole disk's last change."""
         for change in self.pending:
             _apply(self.durable, change.names)
         self.pending.clear()
@@ -326,7 +329,7 @@ def _apply(names: dict[str, Node], changes: Mapping[str, Node | None]) -> None:
 
 
 class _Survival:
-    """The changes that survive a power cut. With `all`, those up to `last`, of `number` in total."""
+    """Decides which changes survive a power cut. With the order `all`, changes up to `last` survive."""
 
     def __init__(self, choose: random.Random, order: Order, last: int, number: int) -> None:
         self._choose = choose
@@ -336,7 +339,10 @@ class _Survival:
         self._chance = choose.choice(_CHANCES)
 
     def by_number(self, directory: Directory) -> Survives:
-        """Whether a change of this directory's names, or of the length of a file in it, survives."""
+        """Returns a function that tells by its number whether a change of this directory survives.
+
+        Changes of a directory are those of its names and of its files' lengths.
+        """
         if self._order == "none":
             return lambda _number: self._choose.random() < self._chance
         last = self._last if self._order == "all" else self._choose.randint(directory.synced, self._number)
@@ -344,9 +350,9 @@ class _Survival:
 
 
 class Disk:
-    """Directories and files. Invariant: the durable state depends on the calls alone, so equal runs leave equal disks.
+    """Directories and files. Invariant: the durable state depends only on the calls, so equal runs leave equal disks.
 
-    `number` counts the changes of names and lengths; those up to `committed` precede a sync.
+    `number` counts the changes of names and lengths. The changes up to `committed` precede a sync.
     """
 
     def __init__(self) -> None:
@@ -359,23 +365,23 @@ class Disk:
     # ------------------------------------------------------------------ names
 
     def next_number(self) -> int:
-        """The number of the next change of names or lengths."""
+        """Count one more change of names or lengths, and return its number."""
         self.number += 1
         return self.number
 
     def commit(self) -> None:
-        """Record a sync: an ordered disk now has all changes."""
+        """Record a sync, after which a disk of the order `all` has all changes so far."""
         self.committed = self.number
 
     def directory(self, path: str) -> Directory:
-        """A directory; raises FileNotFoundError and NotADirectoryError."""
+        """Returns a directory; raises FileNotFoundError or NotADirectoryError."""
         found = self._directories.get(path)
         if found is None:
             raise self._why_none(path, path)
         return found
 
     def _why_none(self, path: str, asked: str) -> OSError:
-        """Why a path is not a directory, as an error for the requested path."""
+        """Returns the error for the path `asked`, because `path` is not a directory."""
         known, name = path, ""
         while known not in self._directories:
             known, name = posixpath.split(known)
@@ -383,7 +389,7 @@ class Disk:
         return _error(errno.ENOTDIR if is_file else errno.ENOENT, asked)
 
     def place(self, path: str) -> tuple[Directory, str]:
-        """The directory of a path's last name, and that name; raises as `directory` does."""
+        """Returns the directory that holds a path's last name, and this name; raises the errors of `directory`."""
         holder, _, name = path.rpartition("/")
         found = self._directories.get(holder or ROOT)
         if found is None:
@@ -399,7 +405,7 @@ class Disk:
         return found.names.get(name) if found is not None else None
 
     def file(self, path: str) -> FileBytes:
-        """The file of a path; raises FileNotFoundError, NotADirectoryError and IsADirectoryError."""
+        """Returns the file of a path; raises FileNotFoundError, NotADirectoryError or IsADirectoryError."""
         if path == ROOT:
             raise _error(errno.EISDIR, path)
         holder, name = self.place(path)
@@ -409,7 +415,7 @@ class Disk:
         raise _error(errno.ENOENT if found is None else errno.EISDIR, path)
 
     def make_directory(self, path: str) -> None:
-        """Create one directory in an existing one; raises FileExistsError."""
+        """Create a directory in an existing directory; raises FileExistsError."""
         holder, name = self.place(path)
         if not name or name in holder.names:
             raise _error(errno.EEXIST, path)
@@ -418,13 +424,13 @@ class Disk:
         self._directories[path] = made
 
     def paths(self) -> list[str]:
-        """The paths of all files, sorted."""
+        """Returns the paths of all files, sorted."""
         return sorted(path for path, node in _walk(ROOT, self.root) if isinstance(node, FileBytes))
 
     # ------------------------------------------------------------------ what is left
 
     def kill(self) -> Disk:
-        """The disk after every process is killed: live content, as durable as before, without locks."""
+        """Returns the disk after every process is killed: all written content, durable as before, and no locks."""
         memory: dict[int, FileBytes] = {}
 
         def copied(node: Node) -> Node:
@@ -450,10 +456,10 @@ class Disk:
         return left
 
     def cut(self, choose: random.Random, order: Order = "directory") -> Disk:
-        """The disk after a power cut: durable content, plus a random part of everything else.
+        """Returns the disk after a power cut: durable content, and a random part of everything else.
 
-        Each page written since its last sync is old, new, or a mix of sectors. Any part of appended data may survive,
-        perhaps with zeros. Unsynced names and lengths survive according to `order`.
+        Each page written since its last sync is old, new, or a mix of old and new sectors. Any part of appended data
+        may survive, perhaps followed by zeros. Unsynced names and lengths survive according to `order`.
         """
         memory: dict[int, FileBytes] = {}
         survives_on = _Survival(choose, order, choose.randint(self.committed, self.number), self.number)
@@ -486,15 +492,15 @@ class Disk:
         self._directories.update((path, node) for path, node in _walk(ROOT, root) if isinstance(node, Directory))
 
     def write_back(self, choose: random.Random) -> None:
-        """Write some unsynced pages to the disk, as a kernel may at any time."""
+        """Write some unsynced pages to the disk, as a kernel may do at any time."""
         for path in self.paths():
             if choose.random() < 0.5:
                 self.file(path).write_back(choose)
 
     def evict(self, choose: random.Random) -> bool:
-        """Make the system reread pages that it wrongly takes for written; returns whether any changed.
+        """Let some pages that failed syncs lost be read again from the disk; returns whether any page changed.
 
-        A failed sync leaves such pages. No process may use the disk meanwhile.
+        No process may use the disk during this call.
         """
         return sum(self.file(path).evict(choose) for path in self.paths()) > 0
 
@@ -504,7 +510,7 @@ def _error(code: int, path: str) -> OSError:
 
 
 def _walk(path: str, directory: Directory) -> Iterator[tuple[str, Node]]:
-    """Every live path below a directory, sorted."""
+    """Iterate over every live path below a directory, in sorted order."""
     for name in sorted(directory.names):
         node, below = directory.names[name], f"{path.rstrip('/')}/{name}"
         yield below, node
@@ -513,7 +519,7 @@ def _walk(path: str, directory: Directory) -> Iterator[tuple[str, Node]]:
 
 
 def _all_directories(root: Directory) -> Iterator[Directory]:
-    """Every directory once, including those that are only on the disk."""
+    """Iterate over every directory once, including removed directories that are still on the disk."""
     seen, waiting = {id(root)}, [root]
     while waiting:
         directory = waiting.pop()

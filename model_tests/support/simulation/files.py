@@ -1,11 +1,12 @@
 """The file layer over a simulated disk: the interface and errors of `longpoll_runtime.files`, without system calls.
 
-Every operation first calls `before`: a scheduler may run another actor there, and a fault plan may raise the operating
-system's error. An operation of several system calls calls it for each that can be interleaved or fail separately.
+Every operation first calls `before`, where a scheduler may run another actor, and where a fault plan may raise an error
+of the operating system. An operation of several system calls calls `before` for each system call that other actors can
+interleave with or that can fail separately.
 
-A failed sync of a mapped file loses its pages, as on Linux: the next sync silently skips them.
+As on Linux, a failed sync of a mapped file loses the file's pages, and the next sync silently skips them.
 
-Not modelled: symbolic links, permissions, partial writes and sizes of directories. A mapped file does not grow.
+Symbolic links, permissions, partial writes and sizes of directories are not modelled, and a mapped file does not grow.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from longpoll_runtime import Buffer
 from longpoll_simulation.world import World
 
 Before = Callable[[str, str], None]
-"""Called with name and path before each operation; may raise OSError instead."""
+"""A function that is called with the operation's name and path before each operation; it may raise OSError."""
 
 _ANYWHERE: Final = (errno.EIO,)
 _OPENING: Final = (errno.EIO, errno.EMFILE, errno.ENFILE)
@@ -56,11 +57,11 @@ ERRORS: Final[dict[str, tuple[int, ...]]] = {
     "remove": _ANYWHERE,
     "lock": _OPENING,
 }
-"""Each operation passed to `before`, with the errors that an operating system may return."""
+"""Maps each operation that is passed to `before` to the error codes that an operating system may return for it."""
 
 
 def _nothing(_operation: str, _path: str) -> None:
-    """No interleaving, no fault."""
+    """Do nothing: no other actor runs and no fault occurs."""
 
 
 def _always_zero() -> int:
@@ -73,13 +74,13 @@ def _error(code: int, path: str) -> OSError:
 
 @functools.lru_cache(maxsize=4096)
 def _plain(path: str) -> str:
-    """A normalised path; `normpath` would keep two leading slashes, as POSIX allows."""
+    """Returns the normalised path, with one leading slash, because `normpath` would keep two."""
     path = posixpath.normpath(path)
     return path[1:] if path.startswith("//") else path
 
 
 SPACE: Final = 2**40
-"""The reported capacity in bytes; only a planned fault fills the disk."""
+"""The reported capacity of the disk in bytes. Only a planned fault makes the disk full."""
 
 
 class SimulatedMappedFile:
@@ -91,20 +92,20 @@ class SimulatedMappedFile:
         self._file = file
         self._writable = writable
         self._is_open = True
-        # The operating system does not map empty files: that view is read-only.
+        # The operating system cannot map an empty file, whose view is therefore read-only.
         view = memoryview(file.memory) if file.size else memoryview(b"")
         self.view = view if writable else view.toreadonly()
         file.map_count += 1
         file.was_mapped |= writable
 
     def _named(self) -> FileBytes:
-        """The file that has the path now: operations by descriptor reopen it. Raises FileNotFoundError."""
+        """Returns the file that has the path now, as operations by descriptor open it; raises FileNotFoundError."""
         file = self._files.disk.file(self._path)
         assert file is self._file, f"{self._path} was replaced while it was mapped"
         return file
 
     def reserve(self, start: int, stop: int) -> None:
-        """Reserve disk blocks for bytes [start, stop); only a planned fault makes it fail."""
+        """Reserve disk blocks for bytes [start, stop). Only a planned fault makes this fail."""
         self._files.before("reserve", self._path)
         file = self._named()
         if start < 0 or stop <= start:
@@ -112,7 +113,7 @@ class SimulatedMappedFile:
         assert stop <= file.size
 
     def clear_from(self, start: int) -> None:
-        """Zero everything from `start` on; as with a punched hole, the length does not change."""
+        """Overwrite all bytes from `start` on with zeros. The length stays, as if a hole were punched."""
         if start >= len(self.view):
             return
         self._files.before("clear", self._path)
@@ -123,14 +124,14 @@ class SimulatedMappedFile:
         file.changed_ms = self._files.now_ms()
 
     def data_from(self, position: int) -> int:
-        """The first position from this one on whose byte may not be zero; the length if there is none."""
+        """Returns the first position from `position` on that may have a byte other than zero, or else the length."""
         if position >= len(self.view):
             return len(self.view)
         self._files.before("data_from", self._path)
         return self._named().data_from(position)
 
     def sync(self, start: int, stop: int) -> None:
-        """Make bytes [start, stop) durable, by the page."""
+        """Make all pages that contain bytes [start, stop) durable."""
         assert self._writable
         assert 0 <= start <= stop <= len(self.view)
         try:
@@ -152,7 +153,7 @@ class SimulatedMappedFile:
         return id(self._file)
 
     def close(self) -> None:
-        """Release the view; the memory is freed with its last slice."""
+        """Release the map's view. The memory is freed when the last slice of the view is gone."""
         if self._is_open:
             self._is_open = False
             self._file.map_count -= 1
@@ -161,7 +162,7 @@ class SimulatedMappedFile:
 
 
 class SimulatedAppendFile:
-    """A file that only grows."""
+    """An open file to which bytes can only be appended."""
 
     __slots__ = ("_file", "_files", "_path")
 
@@ -176,7 +177,7 @@ class SimulatedAppendFile:
         return self._file
 
     def reserve(self, size: int) -> None:
-        """Reserve disk blocks for the next `size` bytes; only a planned fault makes it fail."""
+        """Reserve disk blocks for the next `size` bytes. Only a planned fault makes this fail."""
         self._opened()
         self._files.before("reserve", self._path)
 
@@ -188,7 +189,7 @@ class SimulatedAppendFile:
             file.changed_ms = self._files.now_ms()
 
     def sync(self) -> None:
-        """Make everything written durable."""
+        """Make all bytes of the file durable."""
         file = self._opened()
         self._files.before("sync", self._path)
         file.sync_all()
@@ -201,8 +202,8 @@ class SimulatedAppendFile:
 class SimulatedFiles:
     """The files of a simulated disk. Invariant: all state is on the disk.
 
-    `now_ms` is the wall clock for time stamps, milliseconds; `used_ratio` the used part of the disk, 0 to 1; `maps_max`
-    is only reported. The time of a write through a map is only known to precede the next sync or query.
+    `now_ms` returns the wall clock for time stamps in ms. `used_ratio` returns the used part of the disk, 0 to 1.
+    `maps_max` is only reported. A write through a map is dated by the next sync or query of its time.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class SimulatedFiles:
         self._maps_max = maps_max
 
     def _begun(self, operation: str, path: str) -> str:
-        """The normalised path, once `before` was called."""
+        """Call `before` and return the normalised path."""
         path = _plain(path)
         self.before(operation, path)
         return path
@@ -230,7 +231,7 @@ class SimulatedFiles:
         return self._maps_max
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> SimulatedMappedFile:
-        """Map a file of exactly `size` bytes; with `create`, create it or extend it with zeros."""
+        """Map a file of exactly `size` bytes. With `create`, create the file or extend it with zeros first."""
         path = _plain(path)
         disk = self.disk
         found = disk.find(path)
@@ -252,7 +253,7 @@ class SimulatedFiles:
         return SimulatedMappedFile(self, path, file, writable=writable)
 
     def _opened(self, path: str) -> FileBytes:
-        """The file of a path, created if missing; raises as opening does."""
+        """Returns the file of a path, and creates it if it is missing; raises the errors of opening a file."""
         holder, name = self.disk.place(path)
         found = holder.names.get(name)
         if isinstance(found, Directory) or path == ROOT:
@@ -267,7 +268,7 @@ class SimulatedFiles:
         return self.disk.file(path).content()
 
     def write_atomic(self, path: str, content: Buffer) -> None:
-        """Replace the file durably: new bytes to a neighbour, sync, rename, sync the directory."""
+        """Replace the file durably: write and sync a temporary file, rename it, and sync the directory."""
         path = _plain(path)
         disk, temporary = self.disk, f"{path}.tmp"
         self.before("replace", path)
@@ -294,12 +295,12 @@ class SimulatedFiles:
         self.sync_directory(posixpath.dirname(path))
 
     def open_append(self, path: str) -> SimulatedAppendFile:
-        """Open a file for appending, making it if needed."""
+        """Open a file for appending, and create it if it is missing."""
         path = self._begun("append", path)
         return SimulatedAppendFile(self, path, self._opened(path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory; raises OSError for a disk error."""
+        """Whether the path is a file or a directory; raises OSError for a disk error."""
         path = self._begun("exists", path)
         return self.disk.find(path) is not None
 
@@ -308,12 +309,12 @@ class SimulatedFiles:
         return self.disk.file(path).size
 
     def identity(self, path: str) -> int:
-        """The identity of the file at the path now."""
+        """Returns a number that identifies the file that has the path now."""
         path = self._begun("identity", path)
         return id(self.disk.file(path))
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if it is missing."""
+        """Returns the names in a directory, sorted; empty if the directory is missing."""
         path = self._begun("list", path)
         try:
             return sorted(self.disk.directory(path).names)
@@ -321,7 +322,7 @@ class SimulatedFiles:
             return []
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents; no error if it exists."""
+        """Create a directory and its parents, unless they exist."""
         path = self._begun("make_directory", path)
         if isinstance(self.disk.find(path), Directory):
             return
@@ -332,13 +333,13 @@ class SimulatedFiles:
         self.disk.make_directory(path)
 
     def sync_directory(self, path: str) -> None:
-        """Make the directory's list of names durable."""
+        """Make the names in a directory durable."""
         path = self._begun("sync_directory", path)
         self.disk.directory(path).sync(self.disk.number)
         self.disk.commit()
 
     def changed_ms(self, path: str) -> int:
-        """The time of the last change of the content, wall-clock milliseconds."""
+        """Returns the wall-clock time in ms at which the file's content last changed."""
         path = self._begun("changed_ms", path)
         file = self.disk.file(path)
         if file.dirty_pages():
@@ -352,11 +353,11 @@ class SimulatedFiles:
         return self._used_ratio()
 
     def space(self, path: str) -> tuple[int, int]:
-        """Bytes of the disk: total and free."""
+        """Returns the disk's size and its free space, in bytes."""
         return SPACE, int(SPACE * (1 - self.used_ratio(path)))
 
     def remove(self, path: str) -> None:
-        """Remove one file; no error if it is gone."""
+        """Remove a file, unless it is already gone."""
         path = self._begun("remove", path)
         with contextlib.suppress(FileNotFoundError):
             self.disk.file(path)
@@ -364,7 +365,7 @@ class SimulatedFiles:
             holder.change(self.disk.next_number(), {name: None})
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Lock a file against every other holder; raises BlockingIOError."""
+        """Lock a file and return a function that unlocks it; raises BlockingIOError if it is locked."""
         path = self._begun("lock", path)
         disk = self.disk
         if path in disk.locked:
@@ -375,35 +376,38 @@ class SimulatedFiles:
 
 
 SPARED: Final = frozenset({"exists", "remove"})
-"""Calls that never fail: real files report no error for an existence check, and a queue's file that cannot be removed
-would be taken for one of the next topic of that name.
-"""
+"""Calls that no injected fault lets fail.
+
+If a queue's file could not be removed, it would be taken for a file of the next topic with the same name."""
 SLOW_CALLS: Final = frozenset({"sync", "write", "reserve", "create"})
 
 
 @define(eq=False)
 class DiskFaults:
-    """Runs before every file call. Invariant: `last_ms` is when the last of `error_count` errors was raised."""
+    """Injects errors and delays before file calls.
+
+    Invariant: `last_ms` is the time of the last of `error_count` errors.
+    """
 
     world: World
     random: random.Random
     slow_ms_max: float = 0.0
-    """The longest duration of a call that waits for the disk."""
+    """The longest duration in ms of a call that waits for the disk."""
     error_count: int = 0
     last_ms: float = float("-inf")
     spent_ms: float = 0.0
-    """The total time that calls have waited."""
+    """The total time in ms that calls have waited for the disk."""
     told: set[str] = field(factory=set)
-    """The texts of the errors."""
+    """Texts of errors and warnings that the injected faults explain in the log."""
     _left: int = 0
     _where: str = ""
 
     def fail(self, count: int, where: str) -> None:
-        """Make the next `count` calls fail whose path contains `where`."""
+        """Make the next `count` calls fail that have a path containing `where`."""
         self._left, self._where = count, where
 
     def before(self, operation: str, path: str) -> None:
-        """Yield to other actors, wait, and fail, as planned. Raises OSError."""
+        """Let other actors run, and wait or fail as planned. Raises OSError."""
         world = self.world
         world.point(operation, path)
         if world.over:

@@ -1,9 +1,9 @@
-"""Sockets between the processes of a world: ordered bytes that arrive later, in chunks, or not at all.
+"""Sockets between the processes of a world: bytes arrive in order, but later, in chunks, or not at all.
 
-A connection is two pipes. Data arrives after its delay, in order within a connection. The reader gets as much at once
-as a `Weather` allows. Nothing else is lost: a connection is intact, or cut, and then both ends are notified.
+A connection is two pipes. Data arrives after a delay, in order within a connection. A `Weather` limits how much a
+reader gets at once. Data is lost only if the connection is cut, and then both ends are notified.
 
-Not modelled: TLS, host names other than `localhost`, and packets; a broker sees only TCP's stream.
+TLS, host names other than `localhost` and packets are not modelled, because a broker sees only TCP's stream.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from longpoll_runtime import Address, Buffer, Listener, Socket
 from longpoll_simulation.world import Actor, World
 
 PIPE_SIZE: Final = 1 << 18
-"""Bytes that a pipe accepts before its reader has read them, including those in transit."""
+"""The number of bytes, including those in transit, that a pipe accepts before its reader has read them."""
 BACKLOG: Final = 1024
-"""Connections that wait to be accepted; one more is refused."""
+"""The number of connections that may wait to be accepted. The network refuses further connections."""
 FIRST_PORT: Final = 40_000
 LOCAL: Final = "127.0.0.1"
 
 
 @define(eq=False)
 class Weather:
-    """The behaviour of a network: by default everything arrives at once and whole."""
+    """The behaviour of a network. By default all data arrives at once and whole."""
 
     delay_ns_max: int = 0
-    """The longest delay of a chunk, ns."""
+    """The longest delay of a chunk in ns."""
     is_pieced: bool = False
-    """Whether most chunks are received in pieces."""
+    """Whether readers get most chunks in several pieces."""
     random: random.Random = field(factory=lambda: random.Random(0))
 
     def delay_ns(self) -> int:
-        """The delay of the next chunk, ns."""
+        """Draw the delay of the next chunk in ns."""
         return int(self.random.random() * self.delay_ns_max) if self.delay_ns_max else 0
 
     def piece(self, size: int) -> int:
-        """How many of `size` bytes, at least one, are passed at once: 1 to `size`."""
+        """Draw how many of `size` bytes a reader gets at once, at least one."""
         return self.random.randint(1, size) if self.is_pieced and self.random.random() < 0.7 else size
 
 
@@ -51,26 +51,26 @@ class Weather:
 class Pipe:
     """One direction of a connection.
 
-    Invariants: `came` are bytes that have arrived and were not read; `under_way` counts those in transit; bytes arrive
-    in the order in which they were sent.
+    Invariant: `came` has the bytes that have arrived and are unread, in the order in which they were sent; `under_way`
+    is the number of bytes in transit.
     """
 
     came: bytearray = field(factory=bytearray)
     under_way: int = 0
     arrives_ns: int = 0
-    """The arrival time of the last chunk."""
+    """The time in ns at which the last chunk arrives."""
     ended: bool = False
-    """The end of the stream has arrived, after `came`."""
+    """Whether the end of the stream has arrived, after the bytes in `came`."""
     cut: bool = False
-    """The connection was cut: its reader gets ECONNRESET, and `came` is lost."""
+    """Whether the connection was cut, so that the reader gets ECONNRESET and `came` is lost."""
     deaf: bool = False
-    """Whether the pipe's reader has closed, so that sending breaks the connection."""
+    """Whether the reader has closed the pipe, so that sending breaks the connection."""
     count: int = 0
-    """Total bytes that arrived."""
+    """The total number of bytes that have arrived."""
 
 
 class Watched:
-    """Something that pollers watch. Invariant: each is notified of every change while it watches."""
+    """A socket or listener that pollers watch. Invariant: each watching poller is notified of every change."""
 
     __slots__ = ("_pollers",)
 
@@ -84,7 +84,7 @@ class Watched:
         self._pollers.remove(poller)
 
     def changed(self) -> None:
-        """Notify waiters of data or room."""
+        """Notify the pollers that data or space may be available."""
         for poller in self._pollers:
             poller.changed()
 
@@ -106,7 +106,7 @@ class SimulatedSocket(Watched):
     # -- what a runtime's socket does --------------------------------------------------------------------------------
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive some or all available bytes; 0 at the end. Raises BlockingIOError, ConnectionResetError."""
+        """Receive available bytes; returns 0 at the end of the stream. Raises BlockingIOError, ConnectionResetError."""
         self._network.world.point("receive", self)
         self._check_open()
         pipe = self.incoming
@@ -125,7 +125,10 @@ class SimulatedSocket(Watched):
         return size
 
     def send(self, content: Buffer, /) -> int:
-        """Send some of the bytes. Raises BlockingIOError, BrokenPipeError, ConnectionResetError."""
+        """Send some of the bytes, and return their number.
+
+        Raises BlockingIOError, BrokenPipeError, ConnectionResetError.
+        """
         network, pipe = self._network, self._out
         network.world.point("send", self)
         self._check_open()
@@ -144,15 +147,15 @@ class SimulatedSocket(Watched):
         return size
 
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
-        """Send some of the bytes of the parts, in order, as if joined."""
+        """Send some bytes of the parts, in order, as if the parts were joined; returns their number."""
         return self.send(b"".join(parts))
 
     def fileno(self) -> int:
-        """A unique number; -1 when closed."""
+        """Returns a unique number, or -1 if the socket is closed."""
         return -1 if self._closed else self._number
 
     def close(self) -> None:
-        """Close both directions: the peer reads the sent data, then the end."""
+        """Close both directions. The peer reads the sent data and then the end of the stream."""
         world = self._network.world
         world.point("close", self)
         if self._closed or world.over:
@@ -161,26 +164,26 @@ class SimulatedSocket(Watched):
         self.incoming.deaf = True
         self._end()
         if self.incoming.came and self.other is not None:
-            # As in TCP, closing with unread data resets the connection.
+            # As in TCP, closing a socket with unread data resets the connection.
             self.other.cut_short()
 
     def end_sending(self) -> None:
-        """Close the sending direction, and keep receiving."""
+        """Close the sending direction only."""
         self._network.world.point("end", self)
         self._check_open()
         self._end()
 
     def acknowledge(self) -> None:
-        """Nothing is deferred here."""
+        """Do nothing, because the simulation delays no acknowledgement."""
 
     def arrived(self) -> tuple[int, int]:
-        """Returns the number of bytes that arrived, and 0, because the number of bytes to come is unknown."""
+        """Returns the number of bytes that have arrived, and 0, because it is unknown how many may follow."""
         return self.incoming.count, 0
 
     # -- for actors of a scenario ------------------------------------------------------------------------
 
     def wait_readable(self, timeout_s: float | None = None) -> bool:
-        """Wait until there is something to receive, or the end; false after the time."""
+        """Wait until data or the end of the stream arrives; returns false after `timeout_s`."""
         world = self._network.world
         if not self.is_readable:
             world.wait(self._waiting, self, timeout_s)
@@ -188,17 +191,17 @@ class SimulatedSocket(Watched):
 
     @property
     def is_readable(self) -> bool:
-        """Whether `recv_into` would return or raise something."""
+        """Whether `recv_into` would return data or the end of the stream, or raise ConnectionResetError."""
         return bool(self.incoming.came) or self.incoming.ended or self.incoming.cut
 
     @property
     def is_writable(self) -> bool:
-        """Whether `send` would accept or raise something."""
+        """Whether `send` would accept bytes or raise an error other than BlockingIOError."""
         pipe = self._out
         return len(pipe.came) + pipe.under_way < PIPE_SIZE or pipe.deaf or self.incoming.cut
 
     def cut(self) -> None:
-        """Cut the connection: both ends are notified, and data in transit is lost."""
+        """Cut the connection: data in transit is lost, and both ends are notified."""
         self.cut_short()
         if self.other is not None:
             self.other.cut_short()
@@ -250,7 +253,7 @@ class SimulatedSocket(Watched):
             self.other.changed()
 
     def _end(self) -> None:
-        """The end of the stream follows the data in transit."""
+        """Let the end of the stream arrive after the data in transit."""
         pipe, world = self._out, self._network.world
 
         def arrive() -> None:
@@ -265,9 +268,9 @@ class SimulatedSocket(Watched):
 
 
 class SimulatedListener(Watched):
-    """A bound socket, which refuses connections until `listen`.
+    """A bound socket that refuses connections until `listen` is called.
 
-    Invariant: `_waiting` are connections whose other end is or was open.
+    Invariant: `_waiting` has the connections that are not accepted yet.
     """
 
     def __init__(self, network: Network, process: str, address: Address) -> None:
@@ -285,19 +288,19 @@ class SimulatedListener(Watched):
         return self._address
 
     def listen(self) -> None:
-        """Take connections from now on."""
+        """Accept connections from now on."""
         self._network.world.point("listen", self)
         self.is_listening = True
 
     def accept(self) -> tuple[SimulatedSocket, Address]:
-        """Accept a connection; returns it with its peer's address. Raises BlockingIOError if none waits."""
+        """Returns a new connection and its peer's address. Raises BlockingIOError if no connection waits."""
         self._network.world.point("accept", self)
         if not self._waiting:
             raise BlockingIOError(errno.EAGAIN, "no connection is waiting")
         return self._waiting.popleft()
 
     def knock(self, sock: SimulatedSocket, peer: Address) -> bool:
-        """Add a new connection; false if too many wait already."""
+        """Add a new connection; returns false if too many connections wait already."""
         if len(self._waiting) >= BACKLOG:
             return False
         self._waiting.append((sock, peer))
@@ -314,7 +317,7 @@ class SimulatedListener(Watched):
         return -1 if self._closed else self._number
 
     def close(self) -> None:
-        """Stop listening; waiting connections are cut."""
+        """Stop listening and cut the waiting connections."""
         self._network.world.point("close", self)
         if self._closed or self._network.world.over:
             return
@@ -337,7 +340,7 @@ class _Watch:
 
 
 class SimulatedPoller:
-    """Waits until one of many sockets is ready, like level-triggered epoll."""
+    """Waits until a watched socket is ready, like level-triggered epoll."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -346,7 +349,7 @@ class SimulatedPoller:
         self._waiting: list[Actor] = []
 
     def register(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
-        """Watch a socket. Raises FileExistsError if it is watched, OSError if it is closed."""
+        """Watch a socket. Raises FileExistsError if it is watched already, OSError if it is closed."""
         number = key.fileno()
         if number < 0:
             raise OSError(errno.EBADF, "the socket is closed")
@@ -357,7 +360,7 @@ class SimulatedPoller:
         self.changed()
 
     def modify(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
-        """Change the watched events. Raises FileNotFoundError if it is not watched."""
+        """Change the watched events of a socket. Raises FileNotFoundError if the socket is not watched."""
         watched = self._watched.get(key.fileno())
         if watched is None:
             raise FileNotFoundError(errno.ENOENT, "the socket is not watched")
@@ -365,7 +368,7 @@ class SimulatedPoller:
         self.changed()
 
     def unregister(self, key: Socket | Listener) -> None:
-        """Stop watching. Raises FileNotFoundError if it is not watched."""
+        """Stop watching a socket. Raises FileNotFoundError if the socket is not watched."""
         if self._watched.pop(key.fileno(), None) is None:
             raise FileNotFoundError(errno.ENOENT, "the socket is not watched")
         _simulated(key).forget(self)
@@ -393,7 +396,7 @@ class SimulatedPoller:
         self._watched.clear()
 
     def changed(self) -> None:
-        """A watched socket has changed: end a wait if one is ready."""
+        """End the wait if a watched socket has become ready."""
         if self._waiting and self._ready():
             self._network.world.wake_all(self._waiting)
 
@@ -417,17 +420,17 @@ def _simulated(key: Socket | Listener) -> SimulatedSocket | SimulatedListener:
 
 @define(eq=False)
 class Network:
-    """All addresses of a world, and its network behaviour. Invariant: `_listeners` are the open ones."""
+    """All addresses of a world and the behaviour of its network. Invariant: `_listeners` has the open listeners."""
 
     world: World
     weather: Weather = field(factory=Weather)
     _listeners: dict[int, SimulatedListener] = field(factory=dict)
     sockets: list[SimulatedSocket] = field(factory=list)
-    """Every end of every connection so far."""
+    """Both ends of every connection so far."""
     _numbers: Any = field(factory=lambda: itertools.count(3))
     _ports: Any = field(factory=lambda: itertools.count(FIRST_PORT))
     identities: Any = field(factory=lambda: itertools.count(1))
-    """Makes each `Runtime.identity` unique."""
+    """Numbers that make each `Runtime.identity` unique."""
 
     def number(self) -> int:
         return int(next(self._numbers))
@@ -442,7 +445,7 @@ class Network:
         return self._listeners[port]
 
     def connect(self, process: str, host: str, port: int) -> SimulatedSocket:
-        """Connect; raises ConnectionRefusedError if nothing listens there."""
+        """Connect to a listener; raises ConnectionRefusedError if no listener has the address."""
         self.world.point("connect", f"{host}:{port}")
         listener = self._listeners.get(port)
         if listener is None or not listener.is_listening:
@@ -461,7 +464,7 @@ class Network:
         self._listeners.pop(listener.address[1], None)
 
     def lose(self, process: str) -> None:
-        """Kill a process's sockets: its listeners close, and its peers are cut off after the sent data."""
+        """Close a killed process's listeners and sockets. Its peers read the data sent before and are then cut off."""
         for listener in [each for each in self._listeners.values() if each.process == process]:
             listener.close()
         for sock in self.sockets:

@@ -1,7 +1,7 @@
 """Draws the plan of a simulated run from its seed: the clients' requests and the faults.
 
 Each seed first draws the possible kinds of faults, so that some runs have one kind and some have many (swarm testing,
-Groce et al., ISSTA 2012). `run` runs the plan.
+Groce et al., ISSTA 2012). The module `run` performs the plan.
 """
 
 from __future__ import annotations
@@ -16,41 +16,40 @@ from attrs import frozen
 
 TOPIC: Final = "T"
 RETRIED: Final = "%RETRY%G"
-"""The topic of messages that group G is to retry."""
+"""The retry topic of group G."""
 QUEUES: Final = (0, 1, 8, 9, 63)
-"""Queue ids, also beyond the shards of the hold table."""
+"""Queue ids, some of which are larger than the number of shards of the hold table."""
 Grain = Literal["operation", "line", "access"]
 LONGEST_MS: Final = 60_000
-"""The longest hold that strict grants."""
+"""The longest hold in ms that the policy strict grants."""
 PAUSE_MS_MAX: Final = 1_500
-"""The longest pause: a client that is silent for two minutes is closed as idle, even with held pulls."""
+"""The longest pause in ms. A client that sends nothing for two minutes is closed as idle, even with held pulls."""
 LONG_SHARE: Final = 0.6
 """The share of runs whose pulls may be held for `LONGEST_MS`."""
 BAD_SHARE: Final = 0.1
 """The share of runs with disk errors, which is also the share of runs with a slow disk."""
 RACE_SHARE: Final = 0.5
-"""The share of runs that race sends against waiting pulls, and do little else."""
+"""The share of runs that mainly send messages while pulls wait for them."""
 CROWD_SHARE: Final = 0.08
-"""The share of runs with many waiters at one queue, some of whom leave as a message comes."""
+"""The share of runs with many pulls at one queue, some of which end with their connection when a message arrives."""
 CROWDS: Final = (2, 10)
-"""The number of pulls of each peer in a run with many waiters: a few, or enough for a large herd."""
+"""The number of pulls of each client in a run with many pulls: a few, or enough for a large thundering herd."""
 RETRIED_SHARE: Final = 0.1
 GREEDY_SHARE: Final = 0.1
-"""The share of runs with pulls that ask for more than is granted."""
+"""The share of runs with pulls that request a longer hold than the broker grants."""
 GREEDY_MS: Final = 10 * LONGEST_MS
 DELETED_SHARE: Final = 0.2
 """The share of runs that delete the topic at the end, while clients wait for it."""
 NARROW_SHARE: Final = 0.3
-"""The share of runs that give a thread pool one thread and hardly any room; without effect on policies without
-a pool.
-"""
+"""The share of runs whose thread pool has one thread and a tiny queue. It has no effect if the policy has no pool."""
 GRAINS: Final[tuple[Grain, ...]] = ("operation", "line", "access")
-"""The granularity of interruptions: only at operations of the runtime, or in the broker's code as well."""
+"""Where actors may be interrupted: only at operations of the runtime, or also at lines or accesses of the broker's
+code."""
 
 
 @frozen
 class Send:
-    """Send messages to one queue, in one write, and wait until all are acknowledged."""
+    """Send messages to one queue in one write, and wait until all are acknowledged."""
 
     queue: int
     count: int
@@ -58,7 +57,7 @@ class Send:
 
 @frozen
 class Pull:
-    """Pull without waiting for the answer: from the peer's offset in one queue, or from the queue's end."""
+    """Pull from the client's offset in one queue, or from the queue's end, without waiting for the answer."""
 
     queue: int
     hold_ms: int
@@ -67,7 +66,7 @@ class Pull:
 
 @frozen
 class Wait:
-    """Wait for every answer."""
+    """Wait until every request of the client is answered."""
 
 
 @frozen
@@ -84,9 +83,9 @@ class Leave:
 
 Act = Send | Pull | Wait | Pause | Leave
 Trouble = Literal["kill", "power", "cut", "clock", "stop", "disk"]
-"""A broker kill, a power cut, broken connections, a step of the wall clock, a stop, or a disk whose next calls fail.
-After a kill, a power cut and a stop the broker is restarted.
-"""
+"""Kinds of faults: kill of the broker, power cut, cut connection, clock step, stop, or a disk whose next calls fail.
+
+After a kill, a power cut or a stop the broker is started again."""
 
 
 @frozen
@@ -97,25 +96,23 @@ class InjectedFault:
 
 @frozen
 class Plan:
-    """One run."""
-
     seed: int
     peers: tuple[tuple[Act, ...], ...]
     mishaps: tuple[InjectedFault, ...]
     io_thread_count: int
     syncs: bool
-    """`SYNC_FLUSH`: acknowledged messages survive a power cut."""
+    """Whether the broker uses `SYNC_FLUSH`, so that acknowledged messages survive a power cut."""
     is_fast: bool
     delay_ms_max: float
-    """The longest transit time of a chunk."""
+    """The longest transit time of a chunk in ms."""
     is_pieced: bool
     slow_ms_max: float = 0.0
-    """The longest duration of a disk call."""
+    """The longest duration of a disk call in ms."""
     topic: str = TOPIC
     is_crowded: bool = False
     is_deleted: bool = False
     is_narrow: bool = False
-    """Whether a thread pool has one thread, and room for one more pull, which soon waits too long."""
+    """Whether the thread pool has one thread and room for one more pull, which is soon refused as late."""
 
     @property
     def part_count(self) -> int:
@@ -123,7 +120,7 @@ class Plan:
         return sum(map(len, self.peers)) + len(self.mishaps)
 
     def without(self, left_out: Iterable[int]) -> Plan:
-        """The plan without some of its actions and faults, which are numbered in this order from 0."""
+        """Returns the plan without some of its actions and faults. Actions are numbered from 0, and faults follow."""
         gone, number = set(left_out), itertools.count()
         peers = tuple(tuple(act for act in acts if next(number) not in gone) for acts in self.peers)
         mishaps = tuple(mishap for mishap in self.mishaps if next(number) not in gone)
@@ -143,12 +140,12 @@ def plan_of(seed: int) -> Plan:
     one = _racer if draw.random() < RACE_SHARE else _peer
     peers = [one(draw, queues, hold_ms) for _ in range(draw.randint(2, 4))]
     mishaps = [InjectedFault(draw.choice((0.5, 5.0, 50.0, 500.0)) * draw.random(), kind) for kind in kinds]
-    # Drawn separately, so that adding bad disks did not change the runs without one.
+    # A separate generator draws the disk faults, so that runs without a bad disk stayed the same when these were added.
     bad = random.Random(seed ^ 0xBAD)
     if bad.random() < BAD_SHARE:
         mishaps += _bad_disk(bad)
         kinds.extend(mishap.kind for mishap in mishaps)
-    # These numbers are drawn separately too, so that adding them did not change the other runs.
+    # A separate generator draws these numbers, so that other runs stayed the same when these were added.
     more = random.Random(seed ^ 0xC07)
     is_crowded = more.random() < CROWD_SHARE
     if is_crowded:
@@ -173,7 +170,7 @@ def plan_of(seed: int) -> Plan:
 
 
 def _bad_disk(draw: random.Random) -> list[InjectedFault]:
-    """Errors, and perhaps soon after one of them a power cut, which loses unwritten data for good."""
+    """Draw disk errors, and perhaps a power cut soon after one of them, which loses unwritten data for good."""
     found = [
         InjectedFault(draw.choice((0.5, 0.5, 5.0, 500.0)) * draw.random(), "disk") for _ in range(draw.randint(1, 3))
     ]
@@ -194,7 +191,7 @@ def _shown(act: Act) -> str:
 
 
 def _crowd(draw: random.Random, queue: int, hold_ms: int) -> list[tuple[Act, ...]]:
-    """Two peers with pulls at the end of one queue, one of whom may disconnect, and one that sends to it."""
+    """Draw two clients with pulls at the end of one queue, one of which may disconnect, and a client that sends."""
     pulls = (Pull(queue, hold_ms, from_end=True),) * draw.choice(CROWDS)
     ends: tuple[Act, ...] = (Pause(1), Leave()) if draw.random() < 0.5 else (Wait(),)
     return [(*pulls, *ends), (*pulls, Wait()), (Pause(1), Send(queue, 1), Wait())]
@@ -205,7 +202,7 @@ def _greedy(act: Act) -> Act:
 
 
 def _racer(draw: random.Random, queues: Sequence[int], hold_ms: int) -> tuple[Act, ...]:
-    """Pulls from the end of a queue, and sends to it, with no pause to order them."""
+    """Draw pulls from the end of a queue and sends to it, without pauses between them."""
     acts: list[Act] = []
     for _ in range(draw.randint(1, 3)):
         queue = draw.choice(queues)

@@ -1,9 +1,7 @@
-"""Runs one simulation: a broker on a disk, its clients and faults; checks that every promise was kept.
+"""Runs one simulation with a broker, a disk, clients and faults, and checks that every promise was kept.
 
-Each error that the broker logs is a failure, even if the broker survives. Warnings do not count, because policies and
-limits cause them as intended.
-
-`plan` draws the runs and `search` searches among them.
+Each error that the broker logs is a failure, even if the broker survives it. Warnings do not count, because policies
+and limits cause them as intended. `plan` draws the runs, and `search` searches among them.
 """
 
 from __future__ import annotations
@@ -48,13 +46,13 @@ CONFIG: Final = BrokerConfig(auto_create_topic=False)
 NARROW: Final = attrs.evolve(CONFIG, pull_thread_count=1, pull_queue_capacity=1, pull_wait_ms_max=2)
 QUEUE_COUNT: Final = 64
 STEPS_MAX: Final = 400_000
-"""The most scheduling points of a run; only an endless loop reaches it."""
+"""The maximum number of scheduling points of a run. Only an endless loop reaches it."""
 BEHIND_CALLS_MAX: Final = 50
-"""How many calls of a slow disk a polling dispatcher may be behind."""
+"""The number of slow disk calls by which a polling dispatcher may lag behind."""
 QUIET_MS: Final = 5.0
-"""How long a broker that was killed or stopped is down."""
+"""How many ms pass before a killed or stopped broker is started again."""
 FAILING: Final = ("", "/commitlog/", "/consumequeue/")
-"""The part of a store that fails in a disk error: anything, the log, or the queues."""
+"""Texts in the paths whose calls fail in a disk error: any path, the log, or the queues."""
 JUMP_MS: Final = 3_600_000
 
 
@@ -64,7 +62,7 @@ def weather_of(plan: Plan) -> Weather:
 
 @define(eq=False)
 class Run:
-    """One run. Invariant: `broker` serves, or the account is quiet."""
+    """One run. Invariant: unless `account` is told that the broker stops, `broker` serves."""
 
     plan: Plan
     policy: Policy
@@ -74,7 +72,7 @@ class Run:
     account: Checker = field(init=False)
     disk: Disk = field(factory=Disk)
     ahead_ms: int = 0
-    """How far the machine's wall clock has been moved ahead."""
+    """How many ms the machine's wall clock is ahead."""
     runtime: SimulatedRuntime = field(init=False)
     broker: Broker = field(init=False)
     bad_disk: DiskFaults = field(init=False)
@@ -92,7 +90,7 @@ class Run:
         self._random = random.Random(self.plan.seed ^ 0xD15C)
 
     def main(self) -> None:
-        """The first actor. Raises BrokenError, and any exception of the code under test."""
+        """The function of the first actor. Raises BrokenError, and any exception of the code under test."""
         self.start()
         peers = SimulatedRuntime(self.network)
         connect = partial(self.network.connect, peers.process, *ADDRESS)
@@ -110,12 +108,12 @@ class Run:
         if self.bad_disk.error_count:
             self.runtime.sleep(RETRY_MS / 1e3)
         if self.broker.store.troubles:
-            # The test stops the broker as an operator would when the broker reports trouble.
+            # The test stops the broker, as an operator would do when the broker reports a disk error.
             self.stop()
             self._start_again()
         reader = SimulatedClient("reader", peers, connect, self.account, self.plan.topic)
         reader.read_whole(sorted({queue for queue, _offset in self.account.by_offset}))
-        # All clients have left: after this time nothing may be held for them.
+        # All clients have left, so after this time the broker must hold no pull.
         self.runtime.sleep((QUIET_MS + self.account.slack_ms) / 1e3)
         if len(self.broker.hold_service):
             raise BrokenError("left behind", f"{len(self.broker.hold_service)} pulls are held without a connection")
@@ -124,7 +122,7 @@ class Run:
         self.stop()
 
     def delete_topic(self, peers: SimulatedRuntime, connect: Callable[[], SimulatedSocket]) -> None:
-        """Delete the topic while two peers start to wait for it, possibly one before and one after."""
+        """Delete the topic while two clients begin to wait for its messages, before or after the deletion."""
         queues = sorted({act.queue for acts in self.plan.peers for act in acts if isinstance(act, Pull)})[:1] or [0]
         acts: tuple[Act, ...] = (*(Pull(queue, LONGEST_MS, from_end=True) for queue in queues), Wait())
         waits = [
@@ -139,14 +137,15 @@ class Run:
     # -- the broker's lives ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the broker on its disk; retry after a disk error."""
+        """Start the broker on its disk, again and again while disk errors prevent it."""
         while not self._succeeds(self._start, "start"):
             pass
 
     def _succeeds(self, do: Callable[[], None], what: str) -> bool:
-        """Start or stop the broker and return whether it succeeded; after a disk error it may fail.
+        """Start or stop the broker; returns whether this succeeded. Raises unless a disk error explains the failure.
 
-        A failure leaves no thread. An earlier error counts too: after a failed sync a store cannot be closed cleanly.
+        A failure must leave no thread. An earlier error also explains a failed stop, because a store cannot be closed
+        cleanly after a failed sync.
         """
         error_count = self.bad_disk.error_count
         try:
@@ -178,7 +177,8 @@ class Run:
         )
         if not plan.is_fast:
             one_by_one(self.broker)
-        if not life:  # No peer is connected yet, and a restarted broker must find the topic in the store.
+        # Create the topic before any client connects. A restarted broker must find the topic in the store.
+        if not life:
             self.broker.topics.put(TopicConfig(plan.topic, QUEUE_COUNT, QUEUE_COUNT))
             self.broker.keeping.saves.config_files.save_names()
 
@@ -186,7 +186,7 @@ class Run:
         return self.world.paused_ms + self.bad_disk.spent_ms + self.world.step * self.world.step_ns / 1e6
 
     def _disk_failed_ms(self) -> float:
-        """When the disk, or a store that remembers an error of it, last failed a call."""
+        """Returns the last time at which the disk failed a call, or the store reported an earlier error."""
         if self.broker.store.troubles:
             self._troubled_ms = self.world.now_ns / 1e6
         return max(self.bad_disk.last_ms, self._troubled_ms)
@@ -195,14 +195,14 @@ class Run:
         return self.runtime.unix_ms()
 
     def stop(self) -> None:
-        """Stop the broker as its owner does."""
+        """Stop the broker cleanly."""
         answers = self.policy.on_stop == "answer"
         self.account.stopping(self.runtime.monotonic_ns() / 1e6, answers=answers)
-        # A failed stop has closed everything anyway.
+        # Even a stop that fails has closed the broker.
         self._succeeds(self.broker.stop, "stop")
 
     def fate(self) -> None:
-        """The actor that injects the faults."""
+        """The function of the actor that injects the faults."""
         begin_ns = self.world.now_ns
         for mishap in self.plan.mishaps:
             left_s = mishap.at_ms / 1e3 - (self.world.now_ns - begin_ns) / 1e9
@@ -235,10 +235,10 @@ class Run:
             self.stop()
             return
         self.account.stopping(self.world.now_ns / 1e6)
-        # The disk is copied first, because actors may still write while they are being ended.
+        # Copy the disk first, because the actors may still write while the simulation ends them.
         left = self.disk.cut(self._random) if mishap.kind == "power" else self.disk.kill()
         if mishap.kind == "power":
-            # A disk keeps unsynced bytes in any order, so the next start may cut off whole records, and logs that.
+            # A disk keeps unsynced bytes in any order, so the next start may cut off complete records and log this.
             self.bad_disk.told.add("whole records follow from")
         self.runtime.kill()
         self.disk = left
@@ -247,7 +247,7 @@ class Run:
 @attrs.frozen
 class Outcome:
     failure: str | None
-    """None when every promise was kept."""
+    """The error of the run, or None if every promise was kept."""
     kind: str | None
     turns: tuple[Turn, ...]
     step_count: int
@@ -264,7 +264,7 @@ def play(
     files: Sequence[str] = (),
     prepare: Callable[[Run], None] = lambda _run: None,
 ) -> Outcome:
-    """One run under a strategy, with scheduling points at each operation, or also at each line or access of `files`."""
+    """Run a plan under a strategy, with scheduling points at each operation or also at lines or accesses of `files`."""
     world = World(strategy, steps_max=STEPS_MAX)
     if grain != "operation":
         LineTracing.of(world, files, grain)
@@ -285,5 +285,5 @@ def play(
 
 
 def kind_of(error: BaseException) -> str:
-    """The kind of a failure, by which a shorter run is known to fail in the same way."""
+    """Returns the kind of a failure. A shortened run must fail with the same kind."""
     return error.kind if isinstance(error, BrokenError) else type(error).__name__

@@ -1,6 +1,6 @@
 """The runtime of one simulated process: its threads, clock, sockets and files.
 
-Scheduling: `world`. Faults: `network.Weather`, and the errors that `files` may raise.
+Scheduling: see `world`. Faults: see `network.Weather` and the errors that `files` may raise.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from longpoll_simulation.world import BEGIN_NS, Actor, World
 T = TypeVar("T")
 MEMORY_SIZE: Final = 8 << 30
 BEGIN_UNIX_MS: Final = 1_700_000_000_000
-"""The wall clock at the start of a world, milliseconds since 1970."""
+"""The wall clock at the start of a world, in ms since 1970."""
 
 
 class SimulatedThread:
-    """The starter's handle on an actor."""
+    """The handle by which an actor's starter can wait for it."""
 
     def __init__(self, world: World, actor: Actor) -> None:
         self._world = world
         self._actor = actor
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or `timeout` seconds."""
+        """Wait until the actor has ended, or for `timeout` seconds."""
         self._world.point("join", self._actor)
         if not self._actor.done and not self._world.over:
             self._world.wait(self._actor.joined_by, self, timeout)
@@ -76,7 +76,7 @@ class SimulatedQueue(Generic[T]):
         self._waiting: list[Actor] = []
 
     def offer(self, item: T) -> bool:
-        """Add the item at the end; false if the queue is full."""
+        """Add the item at the end; returns false if the queue is full."""
         self._world.point("offer", self)
         if len(self._items) >= self._capacity:
             return False
@@ -87,7 +87,7 @@ class SimulatedQueue(Generic[T]):
         return True
 
     def take(self, timeout: float | None = None) -> T | None:
-        """Returns the first item, waiting up to `timeout` seconds; None if the queue stays empty."""
+        """Remove and return the first item; returns None if the queue stays empty for `timeout` seconds."""
         world = self._world
         world.point("take", self)
         until_ns = None if timeout is None else world.now_ns + int(timeout * 1e9)
@@ -99,14 +99,14 @@ class SimulatedQueue(Generic[T]):
         return self._items.popleft()
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
-        """The first item if it is wanted; otherwise None, without waiting."""
+        """Remove and return the first item if `wanted` accepts it; otherwise return None without waiting."""
         self._world.point("take", self)
         items = self._items
         while items:
             first = items[0]
             if not wanted(first):
                 return None
-            # Another actor may have taken the item during the check; a real queue is locked meanwhile.
+            # Another actor may have taken the item while `wanted` ran; a real queue is locked during this call.
             if items and items[0] is first:
                 return items.popleft()
         return None
@@ -124,10 +124,10 @@ class SimulatedRuntime:
 
     network: Network
     files: Files = field()
-    """By default on its own disk; each call is a scheduling point."""
+    """The process's files, by default on a new disk. Each call is a scheduling point."""
     process: str = ""
     unix_ahead_ms: int = 0
-    """The offset of the wall clock; change it to simulate a clock step."""
+    """How many ms the wall clock is ahead of the world's time. A change of this value simulates a clock step."""
     actors: list[Actor] = field(factory=list, init=False)
 
     @files.default
@@ -142,7 +142,7 @@ class SimulatedRuntime:
         return self.network.world.now_ns
 
     def unix_ms(self) -> int:
-        """The wall clock: the world's time plus its offset."""
+        """Returns the wall clock in ms: the world's time plus the clock's offset."""
         return BEGIN_UNIX_MS + (self.network.world.now_ns - BEGIN_NS) // 1_000_000 + self.unix_ahead_ms
 
     def sleep(self, seconds: float) -> None:
@@ -161,7 +161,7 @@ class SimulatedRuntime:
         return SimulatedQueue(self.world, capacity)
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start an actor; an exception that ends it also ends the run."""
+        """Start an actor. If an exception ends the actor, it also ends the run."""
         self.world.point("spawn", name)
         actor = self.world.spawn(name, target, self.process)
         self.actors.append(actor)
@@ -172,11 +172,11 @@ class SimulatedRuntime:
         return self.network.bind(self.process, host, port)
 
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:
-        """Connect. Raises OSError."""
+        """Connect to an address. Raises OSError."""
         return self.network.connect(self.process, self.look_up(host, port), port)
 
     def look_up(self, host: str, port: int) -> str:
-        """The address of a numeric host or of localhost. Raises OSError for other names."""
+        """Returns the address of a numeric host or of localhost. Raises OSError for other names."""
         if host == "localhost":
             return LOCAL
         try:
@@ -185,19 +185,19 @@ class SimulatedRuntime:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
 
     def begin_connect(self, address: str, port: int) -> PlainSocket:
-        """Connect without waiting. Raises OSError."""
+        """Begin to connect without waiting. Raises OSError."""
         return self.network.connect(self.process, address, port)
 
     def poller(self) -> Poller:
         return SimulatedPoller(self.network)
 
     def memory_size(self) -> int:
-        """Bytes of memory of the simulated machine."""
+        """Returns the memory size of the simulated machine in bytes."""
         return MEMORY_SIZE
 
     @property
     def client_tls(self) -> None:
-        """None, because the network is simulated."""
+        """Returns None, because the simulated network has no TLS."""
         return
 
     def process_id(self) -> int:
@@ -205,18 +205,18 @@ class SimulatedRuntime:
         return 1
 
     def when_forked(self, _one: Forked, /) -> None:
-        """Do nothing: simulated processes never fork."""
+        """Do nothing, because simulated processes never fork."""
 
     def identity(self) -> bytes:
-        """The machine's address and a call counter; deterministic."""
+        """Returns the machine's address and a counter, so that equal runs get equal identities."""
         number: int = next(self.network.identities)
         return ipaddress.ip_address(LOCAL).packed + number.to_bytes(4, "big")
 
     def step(self, action: str) -> None:
-        """A scheduling point named after an action of the specification."""
+        """Pass a scheduling point that has the name of an action of the specification."""
         self.world.point(action)
 
     def kill(self) -> None:
-        """End the process like SIGKILL: its actors stop at once, and its connections break."""
+        """End the process as SIGKILL does: its actors stop at once, and its connections break."""
         self.world.abandon(self.actors)
         self.network.lose(self.process)

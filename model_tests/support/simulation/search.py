@@ -1,6 +1,6 @@
-"""Runs one seed after another until a run fails, and shortens that run.
+"""Runs one seed after another until a run fails, and shortens the failing run.
 
-The runs are in `plan` and `run`, the command in `__main__`.
+The runs are in `plan` and `run`, and the command is in `__main__`.
 
 Source of the shortening: delta debugging (Zeller and Hildebrandt, IEEE TSE 2002), with halves, quarters and so on.
 """
@@ -25,16 +25,16 @@ from longpoll_spec.policy import Policy, preset, with_knobs
 
 T = TypeVar("T")
 TRIES_MAX: Final = 2_000
-"""Runs after which the shortest one found so far is accepted."""
+"""The number of runs after which the shortest failing run so far is the result."""
 
 
 def shorten(
     whole: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None], tries_max: int = TRIES_MAX
 ) -> list[T]:
-    """A minimal set of parts that still fails: no single remaining part can be left out.
+    """Returns a minimal list of parts that still fails, so that no single part can be left out.
 
-    `fails` runs with some of the parts, in order; it returns those that mattered if the run fails as before, otherwise
-    None. After `tries_max` runs the result is the shortest found so far.
+    `fails` runs with some of the parts, in order. If the run fails as before, `fails` returns the parts that mattered;
+    otherwise it returns None. After `tries_max` runs the result is the shortest list found so far.
     """
     kept, parts, tries = list(whole), 2, 0
     while kept and tries < tries_max:
@@ -55,14 +55,14 @@ def shorten(
 StrategyName = Literal["mixed", "walk", "few", "priorities", "plain"]
 STRATEGIES: Final[tuple[StrategyName, ...]] = ("mixed", "walk", "few", "priorities", "plain")
 LENGTHS: Final = (100, 1_000, 5_000)
-"""The range of scheduling points for the few switches of a run."""
+"""Each run draws one of these numbers, and its few switches occur within as many first scheduling points."""
 PAUSE_SHARE: Final = 0.4
-"""The share of runs whose threads pause for a while."""
+"""The share of runs in which threads pause."""
 PAUSES_MAX: Final = 3
 PAUSE_MS: Final = (3, 30)
 DEPTH_MAX: Final = 4
 SHORTENING_TRIES: Final = 400
-"""The most runs for shortening one run."""
+"""The maximum number of runs to shorten one failing run."""
 
 
 @frozen
@@ -76,7 +76,7 @@ class Settings:
 
     @property
     def policy(self) -> Policy:
-        """The policy of the broker. Raises UnknownNameError and the like for an unknown name."""
+        """Returns the policy of the broker. Raises UnknownNameError for an unknown name of a preset or knob."""
         return with_knobs(preset(self.policy_name), self.knobs)
 
 
@@ -87,13 +87,13 @@ class Failure:
     kind: str
     turns: tuple[Turn, ...]
     found_turns: int
-    """The number of its turns before it was shortened."""
+    """The number of turns of the run before it was shortened."""
     plan: Plan
-    """The rest of the seed's plan."""
+    """The seed's plan without the actions and faults that the failure does not need."""
 
 
 def strategy_of(name: StrategyName, seed: int) -> Strategy:
-    """The strategy of a seed; `mixed` draws one of the others."""
+    """Returns the strategy for a seed; `mixed` draws one of the other strategies."""
     draw = random.Random(seed ^ 0x57A7)
     if name == "mixed":
         name = draw.choice(("walk", "few", "few", "priorities", "plain"))
@@ -107,7 +107,10 @@ def strategy_of(name: StrategyName, seed: int) -> Strategy:
 
 
 def schedule_of(name: StrategyName, seed: int) -> Strategy:
-    """The strategy of a seed with its pauses: most have none, because a paused thread's time excuses lateness."""
+    """Returns the strategy for a seed, with pauses in some runs.
+
+    Most runs have no pauses, because lateness during a pause does not count as a failure.
+    """
     strategy = strategy_of(name, seed)
     draw = random.Random(seed ^ 0x57A11)
     if draw.random() >= PAUSE_SHARE:
@@ -117,7 +120,7 @@ def schedule_of(name: StrategyName, seed: int) -> Strategy:
 
 @cache
 def code_files() -> tuple[str, ...]:
-    """The files with scheduling points below operations: the broker's decisions, services and store."""
+    """Returns the files of the broker in which actors may be interrupted at lines or accesses."""
     found: list[str] = []
     for package in (hold, io, rocketmq, send, shared, store, upkeep):
         root = Path(str(package.__file__)).parent
@@ -136,10 +139,10 @@ def search(
     *,
     promises: Sequence[str] = (),
 ) -> tuple[int, Outcome] | None:
-    """The first seed whose run breaks a promise, and the result; None if none does.
+    """Returns the first seed whose run breaks a promise, with the run's outcome; None if no run does.
 
-    With `promises`, only these count, and errors that belong to no promise. `told` gets every other run; the search
-    ends when it returns false.
+    If `promises` is given, other broken promises do not count, but errors that belong to no promise do. `told` is
+    called after every other run, and the search ends when it returns false.
     """
     for seed in seeds:
         outcome = one_run(settings, seed)
@@ -151,7 +154,7 @@ def search(
 
 
 def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int = SHORTENING_TRIES) -> Failure:
-    """Shorten a failed run, first its plan, then its turns."""
+    """Shorten a failed run: first its plan, then its turns."""
     assert outcome.failure is not None
     assert outcome.kind is not None
     whole = plan_of(seed)
@@ -159,7 +162,7 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
 
     def fails_without(left_out: Sequence[int]) -> bool:
         plan = whole.without(left_out)
-        # With fewer actions the same turns seldom fit, so the strategy is also run again.
+        # The recorded turns seldom fit a plan with fewer actions, so the seed's strategy is also tried.
         for strategy in (Replay(best[0].turns), schedule_of(settings.strategy, seed), Strategy()):
             again = _play(settings, plan, strategy)
             if again.kind == outcome.kind:
@@ -185,7 +188,7 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
 
 
 def replayed(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> Outcome:
-    """A run of a plan with these turns."""
+    """Run a plan with these turns."""
     return _play(settings, plan, Replay(turns))
 
 

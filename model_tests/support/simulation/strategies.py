@@ -1,4 +1,4 @@
-"""Scheduling strategies: random, by priorities, with pauses, or a replay of turns.
+"""Scheduling strategies: random, with few switches, by priorities, with pauses, or a replay of recorded turns.
 
 Source: PCT, a randomized scheduler with probabilistic guarantees (Burckhardt et al., ASPLOS 2010).
 """
@@ -15,7 +15,7 @@ from longpoll_simulation.world import NEVER, Actor, Strategy, Turn, World
 
 @define(eq=False)
 class RandomWalk(Strategy):
-    """At every point a uniformly random ready actor."""
+    """Chooses a ready actor at random at every scheduling point, with equal probabilities."""
 
     seed: int
     _random: random.Random = field(init=False)
@@ -31,10 +31,10 @@ class RandomWalk(Strategy):
 
 @define(eq=False)
 class FewSwitches(Strategy):
-    """The default order with a few switches, at random points among the first ones; or one every few points.
+    """Keeps the default order except for a few switches at random points, or a switch every few points.
 
-    Most runs have one to `few_max` switches, within a number of points drawn from `lengths`:
-    nearly every known race needs no more.
+    Most runs have one to `few_max` switches within a number of first points drawn from `lengths`, because nearly every
+    known race needs no more.
     """
 
     seed: int
@@ -55,7 +55,7 @@ class FewSwitches(Strategy):
         self._plan(world)
 
     def choose(self, world: World) -> Actor:
-        """Another actor at a drawn point, otherwise the current one; the successor of a waiting actor is random."""
+        """Returns a random ready actor at a drawn point or when the current actor waits."""
         draw, current = self._random, world.current
         if current is not None and world.step >= world.ask_at:
             self._plan(world)
@@ -72,7 +72,7 @@ class FewSwitches(Strategy):
 
 @define(eq=False)
 class Priorities(Strategy):
-    """PCT: the ready actor of the highest priority; at `depth` - 1 random points of the first `length` it drops.
+    """PCT: chooses the ready actor of the highest priority, which drops at `depth` - 1 of the first `length` points.
 
     With k actors and n points, a bug of depth d is found with a probability of at least 1 / (k n^(d-1)) per run.
     """
@@ -92,17 +92,17 @@ class Priorities(Strategy):
         world.ask_at = self._falls[-1] if self._falls else NEVER
 
     def choose(self, world: World) -> Actor:
-        """The highest priority; at a point of change the current actor first drops below all others."""
+        """Returns the ready actor of the highest priority; at a drawn point, the current one first drops below all."""
         while self._falls and self._falls[-1] <= world.step:
             self._falls.pop()
             if world.current is not None:
-                # Later drops are lower: -1, -2, ...
+                # Later drops get lower priorities: -1, -2, ...
                 self._priorities[world.current.number] = -float(self.depth - len(self._falls))
         world.ask_at = self._falls[-1] if self._falls else NEVER
         return max(world.ready, key=lambda actor: self._priorities[actor.number])
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """Draw a new actor's priority; an actor above the current one runs at the next point."""
+        """Draw the priority of a new actor, and let the next point choose again."""
         if actor.number not in self._priorities:
             self._priorities[actor.number] = 1 + self._random.random()
         world.ask_at = 0
@@ -110,7 +110,7 @@ class Priorities(Strategy):
 
 @define(eq=False)
 class Replay(Strategy):
-    """The default order except for the given turns and pauses; a turn whose actor is not ready is skipped."""
+    """Follows the default order except for the given turns and pauses. A turn whose actor is not ready is skipped."""
 
     turns: Iterable[Turn] = ()
     _given: dict[tuple[int, int], int] = field(init=False, factory=dict)
@@ -135,7 +135,7 @@ class Replay(Strategy):
 
 @define(eq=False)
 class WithPauses(Strategy):
-    """Another strategy's order with some pauses, at random points of the first `length`, of up to `ms_max` each."""
+    """Follows another strategy and adds `count` pauses at random ones of the first `length` points."""
 
     strategy: Strategy
     seed: int
@@ -158,7 +158,7 @@ class WithPauses(Strategy):
         self.strategy.became_ready(world, actor)
 
     def pause_ms(self, world: World, actor: Actor) -> int:
-        """A pause for any actor at a drawn point."""
+        """Draw the length of a pause for the actor that runs at a drawn point."""
         self._plan(world)
         return self._random.randint(1, self.ms_max)
 
