@@ -24,7 +24,7 @@ class Preemption:
         self, seed: int, files: Iterable[str], grain: Grain = "access", *, few_share: float = FEW_SHARE
     ) -> None:
         self.random = random.Random(seed)
-        """For other random choices of the run."""
+        """The generator of the run's random choices other than its schedule."""
         self.world = World(FewSwitches(seed, few_share=few_share), steps_max=STEPS_MAX)
         LineTracing.of(self.world, files, grain)
 

@@ -128,7 +128,7 @@ class Watch:
         self._patch = patch
         self.seen: list[str] = []
         self.locks: dict[int, tuple[object, object]] = {}
-        """By the object's id: the object itself, to keep the id unique, and its lock."""
+        """Maps an object's id to the object, which keeps the id unique, and its lock."""
 
     def name(self, shared: object, lock: object) -> None:
         self.locks[id(shared)] = (shared, lock)
@@ -239,7 +239,7 @@ def _name_leaving(watch: Watch, store: Any) -> None:
 
 def _watch_store(watch: Watch) -> None:
     stores: dict[object, Any] = {}
-    """By dispatcher."""
+    """Maps each dispatcher to its store."""
 
     def name_parts(store: Any) -> None:
         """Assign locks once the store is open; until then it belongs to one thread."""

@@ -70,10 +70,10 @@ class Bench:
         self.notes: list[str] = []
         self.end = self.flushed_end = count * SIZE
         self.special: dict[int, Any] = {}
-        """What the log has at an offset in place of a record."""
+        """Maps a log offset to the object that the log returns there instead of a record."""
         self.queue = Queue()
         self.inner: dict[int, list[tuple[Queue, int]]] = {}
-        """The replaced records, by offset."""
+        """Maps a record's physical offset to (additional queue, offset in this queue) of each further queue."""
         log: Any = self
         queue_of: Any = lambda _record: self.queue  # noqa: E731
         inner_of: Any = lambda record: self.inner.get(record.physical_offset, [])  # noqa: E731

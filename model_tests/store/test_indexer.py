@@ -37,7 +37,7 @@ class World:
         self.given: list[Keyed] = []
         """The records that the index has accepted with all their keys."""
         self.calls: list[tuple[int, int]] = []
-        """For each call, the number of records given and the limit of work."""
+        """The number of records and the limit of work of each call of `put`."""
         self.keys_a_call: int | None = None
         """Number of keys that the index accepts in each call; None sets no limit."""
         self.takes_nothing = False

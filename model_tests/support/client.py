@@ -350,7 +350,7 @@ class Machine(RealRuntime):
 
     def __init__(self, threads_max: int = 1000) -> None:
         self.died: list[str] = []
-        """The names of threads that ended by an error."""
+        """The names of threads that ended with an error."""
         super().__init__(thread_died=lambda name, _error: self.died.append(name))
         self.threads: list[Thread] = []
         self.sockets: list[Socket] = []

@@ -1,4 +1,4 @@
-"""Ports of this machine without a listener."""
+"""Ports of this machine on which no server listens."""
 
 from __future__ import annotations
 

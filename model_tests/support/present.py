@@ -1,4 +1,4 @@
-"""Values that a test expects to be there."""
+"""Unwraps values that a test expects not to be None."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Real servers for tests and measurements, started on loopback, stopped or killed, and restarted with their data.
+"""Real servers for tests and measurements: they start on loopback, and can be stopped, killed and restarted.
 
-If a server is not installed, a sentence says how to get it.
+If a server is not installed, the error tells how to install it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attrs import define, field, frozen
 
 ROOT: Final = Path(__file__).parents[2]
 JARS: Final = Path(os.environ.get("KAFKA_JARS", ROOT / "build" / "kafka"))
-"""The folder of Kafka's jars, from `mvn dependency:copy-dependencies` of org.apache.kafka:kafka_2.13."""
+"""The folder of Kafka's jars, which `mvn dependency:copy-dependencies` of org.apache.kafka:kafka_2.13 fills."""
 LOOK_S: Final = 0.05
 STOP_S: Final = 30
 CLUSTER: Final = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -38,15 +38,15 @@ def free_port() -> int:
 @frozen
 class Kind:
     words: Words
-    """The command, given a port and a directory."""
+    """Returns the server's command for a port and a directory."""
     scheme: str
     is_here: bool
     where: str
-    """How to install the server."""
+    """A sentence that tells how to install the server."""
     version: tuple[str, ...] = ()
     modes: tuple[str, ...] = ("",)
     hello: bytes = b""
-    """A request that is answered with + when the server is ready; if empty, an accepted connection is enough."""
+    """A request that a ready server answers with +. If it is empty, a server that accepts a connection is ready."""
 
     def told_version(self) -> str:
         done = subprocess.run(self.version, capture_output=True, text=True, check=False)
@@ -143,7 +143,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address for `longpoll kit`."""
+        """The server's address for `longpoll kit`."""
         return f"{self.kind.scheme}://127.0.0.1:{self.port}"
 
     def start(self) -> None:

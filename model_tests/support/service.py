@@ -1,4 +1,4 @@
-"""Fakes and helpers shared by tests of the broker's services."""
+"""Fakes and helpers for tests of the broker's services."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from longpoll_runtime.real import RealRuntime
 
 
 class ShiftedRuntime(RealRuntime):
-    """A real runtime with clocks that a test advances, so that no test waits for an hour."""
+    """A real runtime whose clocks a test advances, so that no test waits for an hour."""
 
     ahead_ms = 0
-    """How far the wall clock is ahead."""
+    """How many ms the wall clock is ahead of the real clock."""
     gone_ms = 0
-    """How far the monotonic clock is ahead."""
+    """How many ms the monotonic clock is ahead of the real clock."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -30,7 +30,7 @@ class ShiftedRuntime(RealRuntime):
 
 
 class Noting:
-    """Records each call of an undefined method: its name, with any arguments."""
+    """Accepts any call, and records its method's name and its arguments."""
 
     def __init__(self) -> None:
         self.notes: list[Any] = []
@@ -41,13 +41,13 @@ class Noting:
         return lambda *words: self.notes.append((name, *words) if words else name)
 
     def told(self) -> list[Any]:
-        """Returns the calls since the last query."""
+        """Returns the calls that were recorded since the last use of `told`."""
         notes, self.notes = self.notes, []
         return notes
 
 
 class HeldLock:
-    """A lock of one thread that knows whether it is held."""
+    """A lock for a single thread that shows whether it is held."""
 
     is_held = False
 
@@ -60,13 +60,13 @@ class HeldLock:
 
 
 def reasons(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    """Returns the reasons of the logged events of this name."""
+    """Returns the reasons in the log's events of this name."""
     told = [getattr(record, "longpoll_fields", {}) for record in caplog.records]
     return [each["reason"] for each in told if each.get("event") == event]
 
 
 def decoded(parts: Parts) -> Command:
-    """Returns the one command of these buffers."""
+    """Returns the command that these buffers encode."""
     connection = Connection()
     connection.receive_data(b"".join(map(bytes, parts)))
     command = connection.next_event()
@@ -75,7 +75,7 @@ def decoded(parts: Parts) -> Command:
 
 
 class Box(Outbox):
-    """An outbox that keeps the replies."""
+    """An outbox that keeps all replies."""
 
     __slots__ = ("replies",)
 

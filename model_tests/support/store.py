@@ -1,4 +1,4 @@
-"""Shared by tests of the store: a clock, and the directory after a kill."""
+"""Helpers for tests of the store: a clock, and a copy of a directory as after a kill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from longpoll_runtime.real import RealRuntime
 
 
 class Clock(RealRuntime):
-    """A wall clock that a test sets, ms, on a machine with a million bytes of memory."""
+    """A runtime whose wall clock (in ms) a test sets, on a machine with a million bytes of memory."""
 
     now_ms = 1_000_000
 
@@ -22,10 +22,10 @@ class Clock(RealRuntime):
 
 
 def killed(store: Path, name: str = "killed") -> Path:
-    """Copy the directory of an open store, as after a kill, to a sibling of this name."""
+    """Copy the directory of an open store to a sibling of this name, in the state that a kill would leave."""
     copy = store.parent / name
     shutil.rmtree(copy, ignore_errors=True)
-    # A temporary file may be renamed by another thread before it is copied.
+    # Another thread may rename a temporary file before it is copied.
     shutil.copytree(store, copy, ignore=shutil.ignore_patterns("*.tmp"))
     return copy
 

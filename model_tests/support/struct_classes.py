@@ -1,4 +1,4 @@
-"""The Struct classes of the shipped packages, and which of them msgspec can decode."""
+"""Finds the Struct classes of the shipped packages, and names those that msgspec cannot decode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ NEVER_DECODED: Final = {
     *("Pull", "Wake", "Miss", "HerdKey", "MessageToStore"),
     *("Command", "SendCommand", "PullCommand", "SentAnswer", "SendRequest"),
 }
-"""Classes with fields that msgspec refuses to decode; each try would build and print large parts of the hold table."""
+"""Classes that msgspec refuses to decode because of their fields. An attempt would print large parts of the hold table.
+"""
 PACKAGES: Final = (
     "longpoll_spec",
     "longpoll_protocol",
@@ -27,7 +28,7 @@ PACKAGES: Final = (
 
 
 def struct_classes() -> list[type[msgspec.Struct]]:
-    """Every Struct class of the shipped packages, which are all imported."""
+    """Import all modules of the shipped packages, and return their Struct classes."""
     for name in PACKAGES:
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):

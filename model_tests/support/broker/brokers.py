@@ -28,7 +28,7 @@ class Brokers:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        """The store is `directory / "store"` if a broker is given no other."""
+        """A broker without its own directory has its store in `directory / "store"`."""
         self._stack = ExitStack()
 
     def start(self, **options: Any) -> Broker:

@@ -35,7 +35,7 @@ class RawClient(BrokerConnection):
         super().__init__(RealRuntime(), address)
         self._replies: dict[int, Command] = {}
         self._patience_s: dict[int, float] = {}
-        """Of long pulls, by opaque."""
+        """Maps the opaque of each long pull to its time limit in seconds."""
         self.pushes: list[Command] = []
 
     def send(

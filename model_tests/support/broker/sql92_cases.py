@@ -66,7 +66,7 @@ class Cases:
     def __init__(self, seed: int, *, with_parts: bool = False) -> None:
         self._random = random.Random(seed)
         self._with_parts = with_parts
-        """Whether a third of the comparisons are 5.x's."""
+        """Whether a third of the comparisons have operators of 5.x."""
 
     def next(self) -> Case:
         kind = self._random.random()

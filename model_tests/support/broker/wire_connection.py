@@ -26,9 +26,9 @@ class BrokerConnection(Closeable):
     def __init__(self, runtime: Runtime, address: Address) -> None:
         """Connect; raises OSError."""
         self.closed = False
-        """The peer closed the connection; earlier commands have been received."""
+        """Whether the peer closed the connection, after all its commands were received."""
         self.written_ns = runtime.monotonic_ns()
-        """When bytes were last written."""
+        """The time in ns at which the last write began."""
         self._runtime = runtime
         self._socket = runtime.connect(*address, CONNECT_S)
         self._poller = runtime.poller()

@@ -1,6 +1,6 @@
-"""Models by name, quick and long cases of a parametrised test, and whether a trace shows what it claims.
+"""Models by name, quick and long cases of a parametrised test, and a check of traces.
 
-A test over every preset, knob or part checks the same for each; the quick suite keeps one of each kind.
+A test over every preset, knob or part checks the same for each of them; the quick suite runs one case of each kind.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Case = TypeVar("Case")
 
 
 def quick_if(cases: Iterable[Case], is_quick: Callable[[Case], bool]) -> list[ParameterSet]:
-    """Returns every case, in order; those that are not quick are marked `long`."""
+    """Returns all cases in order. Those that are not quick are marked `long`."""
     return [pytest.param(case, marks=() if is_quick(case) else pytest.mark.long) for case in cases]
 
 
 def model_named(policy_name: str, bounds: str = "tiny", *, requests: int | None = None) -> Model:
-    """Returns the model of a policy, such as `strict+recheck=walk`, within bounds; `requests` overrides theirs.
+    """Returns the model of a policy, such as `strict+recheck=walk`, within bounds. `requests` overrides their number.
 
-    Raises what `policy_named` and `named` raise.
+    Raises the errors of `policy_named` and `named`.
     """
     policy = policy_named(policy_name)
     return specification_of(policy, named(bounds, policy, requests=requests))
 
 
 def breaks_its_property(trace: Trace) -> bool:
-    """Whether the trace ends in a state, or with a step, that its property forbids."""
+    """Whether the trace ends with a state or a step that its property forbids."""
     item = next(each for each in properties_of(trace.model) if each.name == trace.property_name)
     last = trace.steps[-1]
     if not evaluate(item.here, values_of(trace.model, last.state)):

@@ -1,7 +1,7 @@
-"""Plants every mutant of every action and reports which property, or whether the numbers, detect it.
+"""Applies every mutant of every action, and reports which property, or whether a count, detects it.
 
-`python -m model_tests.support.spec.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each mutant, or for one in
-EVERY. Mutants that behave alike in every reachable state are omitted: they are correct under those bounds.
+`python -m model_tests.support.spec.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each mutant, or for one in EVERY
+mutants. Mutants that behave alike in every reachable state are omitted, because they are correct under those bounds.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from longpoll_spec.policy import Policy, preset
 from longpoll_spec.specification import specification_of
 
 MORE_STATES: Final = 40_000
-"""A mutant may make the space endless; a difference shows within twice the original's states plus this number."""
+"""A mutant may have endlessly many states, so its search ends after twice the original's states plus this number."""
 NUMBERS: Final = "the numbers"
-"""Distinct states, transitions or depth differ from the manifest."""
+"""Means that distinct states, transitions or depth differ from those in the manifest."""
 NOBODY: Final = ""
 
 
 @frozen
 class Catch:
-    """A mutant and what detects it first: a property's name, `NUMBERS`, or `NOBODY`."""
+    """A mutant and the first that detects it: a property's name, `NUMBERS`, or `NOBODY`."""
 
     slip: Mutant
     by: str
 
 
 def catches(policy: Policy, bounds: Bounds, every: int = 1) -> Iterator[Catch]:
-    """Plant one in `every` of all mutants, one after the other."""
+    """Apply all mutants, or one in `every`, one after the other."""
     right = explore(specification_of(policy, bounds), engine="python")
     states = reached(right.model)
     real = [slip for slip in mutants_of(policy, bounds) if slip.shows(right.model, states)]
@@ -55,7 +55,7 @@ def caught_by(slip: Mutant, right: Exploration) -> str:
 
 
 def numbers(found: Exploration) -> tuple[int, int, int]:
-    """Returns distinct states, transitions, depth."""
+    """Returns (distinct states, transitions, depth) of an exploration."""
     return found.distinct_states, found.transitions, found.depth
 
 

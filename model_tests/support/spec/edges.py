@@ -1,8 +1,8 @@
-"""Pins the steps of every exploration of the manifest, each pair of features, and each knob value that no preset has.
+"""Pins the steps of explorations: those of the manifest, pairs of features, and knob values that no preset has.
 
-Counts of states and transitions miss a wrong step that keeps the counts. So the sum, modulo 2**64, of a hash of (state,
-action, next state) over all steps is pinned too. It is independent of the search order. The packed engine makes the
-steps; states are hashed as it packs them.
+Counts of states and transitions miss a wrong step that keeps the counts. So for each exploration the sum, modulo 2**64,
+of a hash of (state, action, next state) over all steps is pinned too. The sum does not depend on the search order. The
+packed engine makes the steps, and states are hashed in its packed form.
 
 `python -m model_tests.support.spec.edges` writes `edges.json` again. Properties: see `manifest`.
 """
@@ -32,7 +32,7 @@ from longpoll_spec.tables import with_table
 
 FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name != "lateness"))
 LARGE: Final = frozenset({"queues", "tags", "sql", "commits", "role"})
-"""Features with which two requests have too many states."""
+"""Features whose models have too many states with two requests, so they get one request."""
 
 
 def _pair(one: str, other: str) -> Bounds:
@@ -48,9 +48,9 @@ def _pair(one: str, other: str) -> Bounds:
 
 
 PAIRS: Final = {bounds.name: bounds for bounds in (_pair(*pair) for pair in combinations(FEATURES, 2))}
-"""Name -> bounds with these two features."""
+"""Maps each name to bounds with a pair of features."""
 OTHER_BOUNDS: Final = ("tiny", "limit", "tags", "timeout")
-"""The bounds under which a knob value of no preset is pinned."""
+"""The bounds under which policies that are no presets are pinned."""
 _FILE: Final = "edges.json"
 _MODULUS: Final = 2**64
 
@@ -67,7 +67,7 @@ class Edges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def edges_of(model: Model) -> Edges:
-    """Explore a model and sum its steps."""
+    """Explore a model, count its states and transitions, and sum the hashes of its steps."""
     layout = layout_of(model)
     steps = Steps(expand_of(model, layout, ()), [hash_of(action.label) for action in model.actions])
     part = Part(steps, layout.words, len(model.actions), 0, None)
@@ -115,7 +115,7 @@ class Steps:
 
 
 def hashed(words: Words) -> Any:
-    """A hash for each state, computed from all its words."""
+    """Returns a hash of each state, computed from all words of the state."""
     found = np.zeros(words.shape[1], dtype=np.uint64)
     for word in words:
         found = stirred(found ^ word)
@@ -123,7 +123,7 @@ def hashed(words: Words) -> Any:
 
 
 def stirred(values: Any) -> Any:
-    """The finaliser of SplitMix64, for each value."""
+    """Apply the finaliser of SplitMix64 to each value."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -157,9 +157,9 @@ OTHERS: Final = tuple(
     for value in values
     if all(getattr(policy, knob) != value for policy in PRESETS.values())
 )
-"""The settings of a knob that no preset has."""
+"""The knob settings that no preset has."""
 TOGETHER: Final = ("strict+heap_entry=one_shot", "strict-clone+recheck_after_hold=in_lock")
-"""Policies with two knob values that no preset combines, one of which has an effect only with the other."""
+"""Policies that combine two knob values as no preset does. One of the two has an effect only with the other."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Runs SPIN on an exported model: translate, compile, run, and read its counts and verdicts.
+"""Runs SPIN on an exported model: translates and compiles the model, runs it, and reads SPIN's counts and verdicts.
 
 Needs the program `spin` and the C compiler `gcc`. Export: see `render.export.promela`. Expected numbers: see
 `engines.manifest`.
@@ -18,11 +18,11 @@ from typing import Final
 from attrs import frozen
 
 SPIN_START_TRANSITIONS: Final = 1
-"""SPIN's transitions are its stored and its matched states, so the start of its one process counts as one."""
+"""SPIN counts stored and matched states as transitions, so the start of its one process counts as one transition."""
 EXHAUSTIVE: Final = ("-DSAFETY", "-DNOREDUCE")
-"""Compile for reachable states only, without partial-order reduction: every state and every transition."""
+"""Options to explore every state and every transition: only safety, without partial-order reduction."""
 BREADTH_FIRST: Final = (*EXHAUSTIVE, "-DBFS")
-"""In breadth-first order: the depth is the longest shortest run, and a finding's depth is the shortest."""
+"""Options for breadth-first order, in which each state and each finding is reached by a shortest run."""
 EVERY_PROPERTY: Final = ("-DALWAYS", "-DSOMETIMES")
 
 _COUNTS: Final = {
@@ -39,28 +39,29 @@ _TROUBLE: Final = re.compile(
 
 @frozen
 class SpinRun:
-    """The result of a complete SPIN run, in our counts. Counts of more than eight digits are rounded: `as_told`."""
+    """The result of a complete SPIN run, in our counts. SPIN rounds counts of more than eight digits (`as_told`)."""
 
     distinct_states: int
     transitions: int
     depth: int
     violated: dict[str, int]
-    """Property -> length of the run that breaks it; the shortest one if SPIN ran breadth-first."""
+    """Maps each violated property to the length of a run that violates it, the shortest one if SPIN ran breadth-first.
+    """
     reached: dict[str, int]
-    """State that must be reached -> length of the run."""
+    """Maps each state that must be reached to the length of a run that reaches it."""
     seconds: float
-    """Duration of the run in seconds, without translation and compilation."""
+    """The duration of the run in seconds, without translation and compilation."""
     processor_seconds: float
     memory_mb: float
 
 
 def as_told(count: int) -> int:
-    """Returns a count as SPIN prints it: with eight significant digits."""
+    """Returns a count rounded as SPIN prints it, with eight significant digits."""
     return int(float(f"{count:.8g}"))
 
 
 def why_no_spin() -> str | None:
-    """Returns why SPIN cannot run here, or None."""
+    """Returns the reason why SPIN cannot run here, or None if it can."""
     lacking = [program for program in ("spin", "gcc") if shutil.which(program) is None]
     return f"{' and '.join(lacking)} not found; install the Debian packages spin and gcc" if lacking else None
 
@@ -68,9 +69,9 @@ def why_no_spin() -> str | None:
 def compile_spin(
     text: str, directory: Path, *, select: Sequence[str] = (), how: Sequence[str] = BREADTH_FIRST, optimise: str = "-O1"
 ) -> Path:
-    """Translate Promela text and compile it in its own directory; `select` chooses the properties.
+    """Translate Promela text and compile it in the directory; `select` has the options that choose the properties.
 
-    Raises `RuntimeError` with the tool's last lines.
+    Raises `RuntimeError` with the last lines of the tool that failed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "law.pml").write_text(text)
@@ -80,7 +81,7 @@ def compile_spin(
 
 
 def run_spin(pan: Path, *options: str) -> SpinRun:
-    """Run a compiled model to its end; raises `RuntimeError` if SPIN did not finish or reports anything else."""
+    """Run a compiled model to its end; raises `RuntimeError` if SPIN did not finish or reports an error of its own."""
     began, spent = time.perf_counter(), _children_seconds()
     said = _tool([str(pan), "-c0", *options], pan.parent)
     seconds, processor_seconds = time.perf_counter() - began, _children_seconds() - spent

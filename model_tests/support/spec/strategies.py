@@ -1,6 +1,6 @@
 """Hypothesis strategies for the specification: terms of a few variables, and reachable states.
 
-They are used in tests of the meaning of terms and of the engines.
+Tests of terms and engines use them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from longpoll_spec.terms import FALSE, TRUE, Bool, Int
 INT_NAMES: Final = ("a", "b", "c")
 BOOL_NAMES: Final = ("p", "q")
 VALUE_MAX: Final = 3
-"""Integer variables are drawn from 0 to this."""
+"""The largest value of the integer variables, whose smallest value is 0."""
 
 values: Final = st.fixed_dictionaries(
     {name: st.integers(0, VALUE_MAX) for name in INT_NAMES} | {name: st.integers(0, 1) for name in BOOL_NAMES}
@@ -73,7 +73,7 @@ def bools(draw: st.DrawFn, depth: int = 3) -> Bool:
 
 @st.composite
 def runs(draw: st.DrawFn, model: Model, length_max: int = 30) -> tuple[list[Action], tuple[int, ...]]:
-    """Draws a run of the model: its actions, and the final state."""
+    """Draws a run of the model; returns its actions and the final state."""
     state, taken = model.initial, list[Action]()
     for _ in range(draw(st.integers(0, length_max))):
         enabled = enabled_actions(model, state)

@@ -1,4 +1,4 @@
-"""Runs TLC on an exported model, and reads its counts and the first violated invariant.
+"""Runs TLC on an exported model, and reads TLC's counts and the first violated invariant.
 
 Package registries do not have TLC, so the environment variable `TLA2TOOLS` names its jar or class path. Export: see
 `render.export.tla`. Expected numbers: see `engines.manifest`.
@@ -18,10 +18,10 @@ from attrs import frozen
 
 CLASS_PATH: Final = "TLA2TOOLS"
 TLC_START_STATES: Final = 1
-"""Difference between TLC's counts and ours: it generates its initial state too, and counts its depth in states."""
+"""The difference between TLC's counts and ours: TLC counts its initial state as generated, and its depth in states."""
 COMPLETE: Final = r"^(Model checking completed\. No error has been found\.)"
 NO_STATISTICS: Final = "NO_STATISTICS\n"
-"""TLC's switch against sending statistics, in a file below its home directory."""
+"""The content of a file in TLC's home directory that keeps TLC from sending statistics."""
 
 
 @frozen
@@ -35,23 +35,23 @@ class TlcRun:
 
 @frozen
 class TlcViolation:
-    """Where TLC stopped: the violated invariant or property of steps, and the length of the run."""
+    """The invariant or property of steps whose violation stopped TLC, and the length of the violating run."""
 
     invariant: str
     length: int
 
 
 def why_no_tlc() -> str | None:
-    """Returns why TLC cannot run here, or None."""
+    """Returns the reason why TLC cannot run here, or None if it can."""
     if not os.environ.get(CLASS_PATH):
         return f"set {CLASS_PATH} to the class path of TLC, which no package registry has"
     return None if shutil.which("java") else "java not found"
 
 
 def run_tlc(name: str, module: str, configuration: str, directory: Path) -> TlcRun | TlcViolation:
-    """Check a module on one thread, breadth-first, so that a violation is a nearest one.
+    """Check a module on one thread and breadth-first, so that a reported violation has a shortest run.
 
-    Raises `RuntimeError` with TLC's last lines without a result.
+    Raises `RuntimeError` with TLC's last lines if TLC gives no result.
     """
     (directory / f"{name}.tla").write_text(module)
     (directory / f"{name}.cfg").write_text(configuration)
@@ -59,9 +59,9 @@ def run_tlc(name: str, module: str, configuration: str, directory: Path) -> TlcR
 
 
 def keeps(name: str, module: str, configuration: str, wanted: str, directory: Path) -> bool:
-    """Whether every run of a specification `Tried` in the module keeps a temporal property.
+    """Whether every run of the module's specification `Tried` satisfies a temporal property.
 
-    Raises `RuntimeError` as `run_tlc` does.
+    Raises `RuntimeError` if TLC gives no result.
     """
     (directory / f"{name}.tla").write_text(module)
     constants = [line for line in configuration.splitlines() if line.startswith("CONSTANT ")]
@@ -75,7 +75,7 @@ def keeps(name: str, module: str, configuration: str, wanted: str, directory: Pa
 
 
 def only_invariants(configuration: str, names: Iterable[str]) -> str:
-    """Returns the configuration with only these invariants, and no property of steps."""
+    """Returns the configuration with these invariants only, and without properties of steps."""
     kept = [line for line in configuration.splitlines() if not re.search("INVARIANT|^PROPERTY", line)]
     return "\n".join([*kept, *(f"INVARIANT {name}" for name in names), ""])
 
@@ -91,7 +91,7 @@ def _tlc(name: str, directory: Path) -> str:
 
 
 def _class_path(environment: Mapping[str, str]) -> str:
-    """Absolute, because TLC runs in the directory of the module."""
+    """Returns TLC's class path with absolute names, because TLC runs in the directory of the module."""
     return os.pathsep.join(str(Path(part).absolute()) for part in environment[CLASS_PATH].split(os.pathsep) if part)
 
 

@@ -1,11 +1,11 @@
-"""Which mutant breaks each property, and which mutant needs each part of it.
+"""Finds for each property a mutant that breaks it, and for each part of a property a mutant that needs the part.
 
-A part of a property's text is left out: an operand of `&` or `|`, an entry of a list or a statement. The part is needed
-if some mutant or policy breaks one of the two texts and keeps the other. The table names the first such one. Without
-one, the part may be redundant, or the mutant that needs it is missing.
+A part of a property's text is an operand of `&` or `|`, an entry of a list or a statement. The part is left out, and it
+is needed if some mutant or policy breaks only one of the two texts. The table names the first such model. If there is
+no such model, the part may be redundant, or the mutant that needs it is missing.
 
-`python -m model_tests.support.spec.weakened --help` creates the table. Proofs, the rank of `time_can_pass`,
-and mutants of two requests, unless a feature needs two, are not covered.
+`python -m model_tests.support.spec.weakened --help` creates the table. Proofs, the rank of `time_can_pass`, and mutants
+of two requests, unless a feature needs two, are not covered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from longpoll_spec.terms import TRUE, Effect, Int, all_of, const, ite, truth
 
 BASES: Final = ("strict", "strict-clone")
 LIMIT_STATES: Final = 20_000
-"""A mutant may make the space endless; in such small scopes, differences appear long before this limit."""
+"""The maximum number of states to explore, because a mutant may have endlessly many. Differences appear much earlier.
+"""
 SIZES: Final = {
     size.name: size
     for size in (
@@ -67,7 +68,7 @@ SIZES: Final = {
         ),
     )
 }
-"""Small scopes, one for each feature."""
+"""Small scopes by name; each covers one feature or a few."""
 PINNED: Final = "weakened.json"
 _MODULES: Final = ("answers", "features", "deadlines", "order", "wakeups")
 Edit = Callable[[ast.AST], ast.AST]
@@ -75,17 +76,17 @@ Edit = Callable[[ast.AST], ast.AST]
 
 @frozen
 class Weakening:
-    """One function of the properties' text with one part left out."""
+    """A function in the text of the properties, with one part left out."""
 
     name: str
     function: Any
-    """The function object: all references to it see the change."""
+    """The original function object. A change of its code affects every reference to the function."""
     code: CodeType
-    """The replacement of its code."""
+    """The code without the part."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """Change the properties' text within the context."""
+        """Leave the part out of the properties' text until the end of the block."""
         before = self.function.__code__
         self.function.__code__ = self.code
         try:
@@ -96,20 +97,21 @@ class Weakening:
 
 @with_table
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A property, whole or with a part left out, and the first model that breaks only one of the two."""
+    """A property or one part of it, and the first model that breaks the property or that needs the part."""
 
     property: str
     part: str
-    """The part left out; "" for the whole property, which the model breaks."""
+    """The part that is left out; "" if the row is about the whole property."""
     policy: str = ""
     bounds: str = ""
     mutant: str = ""
-    """Mutant of that policy, or "" for the policy itself. All three are empty if no model was found."""
+    """A mutant of the policy, or "" for the policy itself. Policy, bounds and mutant are empty if no model was found.
+    """
 
 
 @cache
 def weakenings() -> tuple[Weakening, ...]:
-    """Returns every text of the properties with one part left out."""
+    """Returns every way to leave one part out of the text of the properties."""
     return tuple(_weakenings())
 
 
@@ -127,7 +129,7 @@ def _weakenings() -> Iterator[Weakening]:
 
 
 def _edits(node: ast.AST) -> Iterator[tuple[str, Edit]]:
-    """Iterate over the parts of a node that can be left out."""
+    """Iterate over the parts of a node that can be left out, with the change that does so."""
     match node:
         case ast.BinOp(left=ast.SetComp()):
             return  # An intersection of names is not a statement.
@@ -180,12 +182,12 @@ def _compiled(text: ast.FunctionDef, number: int, edit: Edit) -> CodeType:
 
 
 def stated(model: Model) -> dict[str, Property]:
-    """Returns the properties of a model by name."""
+    """Returns the properties of a model by name, as their current text states them."""
     return {item.name: item for text in (*ALWAYS, *INDUCTIVE) if (item := text(model)) is not None}
 
 
 def _same(one: Property | None, other: Property) -> bool:
-    """Whether two texts gave the same terms, which are unique in memory."""
+    """Whether two properties have identical terms, which are unique objects in memory."""
     if one is None:
         return False
     terms = [[(label, id(condition)) for label, condition in each.closing] for each in (one, other)]
@@ -200,40 +202,40 @@ def _actor(state: State, action: Action) -> Request:
 
 
 def wakes_all(state: State, action: Action) -> Effect:
-    """A traversal that wakes every pull."""
+    """A traversal that wakes every pull, whether its filter matches or not."""
     each = _actor(state, action)
     return assign((each.phase, each.phases["queued"]), (each.copies, each.copies + 1))
 
 
 def queues_twice(state: State, action: Action) -> Effect:
-    """A traversal that gives the executor two copies."""
+    """A traversal that hands each pull to the executor twice."""
     each = _actor(state, action)
     return {**wakes_all(state, action), **assign((each.copies, each.copies + 2))}
 
 
 def forgets_where_it_stands(state: State, action: Action) -> Effect:
-    """A traversal that hands a request over before it records its state."""
+    """A traversal that hands a pull to the executor but records the pull's phase as idle."""
     each = _actor(state, action)
     return {**wakes_all(state, action), **assign((each.phase, each.phases["idle"]))}
 
 
 def to_the_deadline(state: State, _action: Action) -> Effect:
-    """A tick after which every deadline has passed."""
+    """A tick after which all deadlines have passed."""
     return assign(*((each.deadline, 0) for each in state.requests))
 
 
 def past_and_back(state: State, _action: Action) -> Effect:
-    """A tick after which a passed deadline is in the future."""
+    """A tick that moves a passed deadline into the future again."""
     return assign(*((each.deadline, ite(each.deadline <= 0, 1, each.deadline - 1)) for each in state.requests))
 
 
 def end_goes_back(state: State, _action: Action) -> Effect:
-    """A dispatcher that hides a visible message instead of showing the next."""
+    """A dispatcher that hides the last visible message instead of showing the next message."""
     return assign(*((each.visible_end, _to_and_fro(each.visible_end)) for each in state.queues))
 
 
 def start_goes_back(state: State, _action: Action) -> Effect:
-    """A queue whose deleted message is restored."""
+    """A trim that restores the last deleted message of a queue."""
     return assign(*((each.visible_start, _to_and_fro(each.visible_start)) for each in state.queues))
 
 
@@ -242,13 +244,13 @@ def _to_and_fro(end: Int) -> Int:
 
 
 def has_room_always(state: State, action: Action) -> Effect:
-    """An insert that does not check the limit."""
+    """An insert that does not check the limit on held pulls."""
     each = _actor(state, action)
     return assign((each.phase, each.phases["held"]), (each.open, TRUE), (each.deadline, each.deadline))
 
 
 def waits_for_dispatcher(state: State, action: Action) -> Action:
-    """A deadline that fires only while the dispatcher is idle."""
+    """An expiry that waits until the dispatcher is idle."""
     return attrs.evolve(action, guard=action.guard & state.dispatcher.at(IDLE))
 
 
@@ -264,26 +266,26 @@ BY_HAND: Final[Mapping[str, tuple[str, Change]]] = {
     "hold has room always": ("hold", with_effect(has_room_always)),
     "expire waits for dispatcher": ("expire", waits_for_dispatcher),
 }
-"""Mutants that break what no mutant by rule breaks: name -> (changed action, change)."""
+"""Maps the name of each mutant that no rule generates to (changed action, change)."""
 
 
 @frozen
 class Jump:
-    """A model that is in one state at first, with at most one step: for parts that no run of a mutant needs.
+    """A model with one initial state and at most one step, for parts that no run of a mutant needs.
 
-    `before` and `after` have entries `VARIABLE=VALUE`; a value is a number or a label of its variable.
+    `before` and `after` have entries `VARIABLE=VALUE`. A value is a number or a label of the variable.
     """
 
     policy: str
     bounds: str
     before: str
     action: str = ""
-    """The label of the step. Without one the model has the first state only."""
+    """The label of the step; if it is empty, the model has no step."""
     after: str = ""
-    """What the step writes."""
+    """The variables that the step writes, with their values."""
 
     def model(self) -> Model:
-        """The specification that begins in this state and can only take this step."""
+        """Returns the specification that begins in the state `before` and can take only this step."""
         right = specification_of(policy_named(self.policy), SIZES[self.bounds])
         before, after = (_values(right, text) for text in (self.before, self.after))
         variables = tuple(attrs.evolve(each, initial=before.get(each.name, each.initial)) for each in right.variables)
@@ -455,7 +457,7 @@ JUMPS: Final[Mapping[str, Jump]] = {
         "rocketmq-5", "role of two queues", "return_queue=0", "return_take(q0)", "return_queue=2"
     ),
 }
-"""Name -> a state and at most one step, for which a property and its variant without a part differ."""
+"""Maps each name to a model of one state and at most one step, on which a property and its weakened text differ."""
 
 
 def chosen_mutants(base: str, bounds: Bounds) -> dict[str, Mutant]:
@@ -471,7 +473,7 @@ def chosen_mutants(base: str, bounds: Bounds) -> dict[str, Mutant]:
 
 
 def laws() -> Iterator[tuple[Row, Model]]:
-    """Iterate over all tried models with their rows: the policies, then their mutants."""
+    """Iterate over all models to try, each with its row: policies, then mutants, then jumps."""
     for size, bounds in SIZES.items():
         for policy in dict.fromkeys((*PRESETS.values(), *changes_of(preset("strict")))):
             yield _row(policy.name, size), specification_of(policy, bounds)
@@ -490,7 +492,6 @@ def _row(policy: str, bounds: str, mutant: str = "") -> Row:
 
 
 def law_of_row(row: Row) -> Model:
-    """Returns the model of a row."""
     if row.mutant in JUMPS:
         return JUMPS[row.mutant].model()
     bounds = SIZES[row.bounds]
@@ -503,10 +504,10 @@ def law_of_row(row: Row) -> Model:
 
 
 def parts_of_text() -> dict[tuple[str, str], Weakening]:
-    """Returns (property, name of the part) -> the weakening, for every property that it changes in some scope.
+    """Maps (property, name of a part) to the weakening that leaves the part out.
 
-    A part may be a constant in every correct model, such as what a crash forgets. It belongs to the properties whose
-    text calls its function.
+    A property has a part if leaving it out changes the property in some scope. A part that is constant in every correct
+    model, such as a condition about a crash, belongs to the properties whose text calls its function.
     """
     found = _touched()
     seen = {name for _, name in found}
@@ -517,7 +518,7 @@ def parts_of_text() -> dict[tuple[str, str], Weakening]:
 
 
 def _calls(text: Callable[..., Any], weakening: Weakening) -> bool:
-    """Whether the text of a property, or a function of its module that it calls, is the weakened one."""
+    """Whether the weakened function is the property's text or a function of the same module that the text calls."""
     pending, seen = [text], set[Any]()
     while pending:
         function = pending.pop()
@@ -537,7 +538,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _touched() -> dict[tuple[str, str], Weakening]:
-    """Returns the parts that change a property in some scope of a correct model."""
+    """Returns the parts whose removal changes a property of a correct model in some scope."""
     found: dict[tuple[str, str], Weakening] = {}
     models = [
         specification_of(PRESETS[name], bounds) for name in ("strict", "rocketmq-lmq") for bounds in SIZES.values()
@@ -572,7 +573,7 @@ def rows(report: Callable[[str], None] | None = None) -> list[Row]:
 def _told_apart(
     model: Model, open_ones: Sequence[tuple[str, str]], parts: Mapping[tuple[str, str], Weakening]
 ) -> Iterator[tuple[str, str]]:
-    """The properties that the model breaks, and the parts whose removal changes that."""
+    """Iterate over the properties that the model breaks, and the parts whose removal changes a verdict."""
     whole = stated(model)
     asked: dict[tuple[str, str], Property] = {}
     for name, part in open_ones:
@@ -594,13 +595,13 @@ def _told_apart(
 
 
 def stated_one(name: str, model: Model) -> Property | None:
-    """Returns the property of this name by its current text."""
+    """Returns the property of this name as its current text states it."""
     text = next(each for each in (*ALWAYS, *INDUCTIVE) if each.__name__ == name)
     return text(model)
 
 
 def is_true(row: Row) -> bool:
-    """Whether a row's model does what the row says."""
+    """Whether the row's model still breaks the property, or still needs the part."""
     parts = {(row.property, each.name): each for each in weakenings() if each.name == row.part}
     return [*_told_apart(law_of_row(row), [(row.property, row.part)], parts)] == [(row.property, row.part)]
 

@@ -1,7 +1,7 @@
-"""The property suite over the wire: RocketMQ as a subject of the kit (`longpoll_kit`).
+"""The property suite over the wire, with RocketMQ as a subject of the kit (`longpoll_kit`).
 
-`machine` runs it; `subject` speaks to the broker over a `connection`; `model` has the right answers, `requests` the
-bytes, and `brokers` what is tested.
+`machine` runs it; `subject` sends requests over a `connection`; `model` computes the right answers; `requests` has the
+bytes, and `brokers` the brokers under test.
 """
 
 from model_tests.support.suite.brokers import EmbeddedBroker, RemoteBroker

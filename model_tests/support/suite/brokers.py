@@ -1,7 +1,7 @@
-"""The brokers that the property suite tests: any by its address, or an embedded one that it may also restart.
+"""The brokers that the property suite tests: any broker by its address, or an embedded one that it may restart.
 
 The suite creates its own topics and groups and deletes the topics at the end, so a shared broker keeps only groups and
-log space.
+used log space.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from longpoll_spec.policy import Policy
 
 @frozen
 class RemoteBroker:
-    """An external broker, by its address; it is never restarted."""
+    """An external broker, given by its address, which is never restarted."""
 
     address: Address
     expectations: Expectations = STRICT
@@ -33,14 +33,14 @@ class RemoteBroker:
 SMALL_FILES: Final = StoreConfig(
     commit_log_file_size=256 * KIB, consume_queue_file_size=40 * 20, message_size_max=64 * KIB
 )
-"""Files so small that an example of some dozen messages fills one and continues in the next."""
+"""File sizes so small that the few dozen messages of an example fill one file and continue in the next."""
 
 
 @define(eq=False)
 class EmbeddedBroker(Stoppable):
-    """A broker in this process with its own store; a context manager that stops it.
+    """A broker in this process with its own store; the end of a `with` block stops it.
 
-    `broker` is the running one; a test that injects a fault into it does so in `started`, which gets each one.
+    `broker` is the running broker. To inject a fault, a test overrides `started`, which gets each started broker.
     """
 
     runtime: Runtime
@@ -53,7 +53,7 @@ class EmbeddedBroker(Stoppable):
     )
     can_restart: bool = True
     record_directory: str | None = None
-    """The directory of histories, with one subdirectory for every start, `1`, `2` and so on."""
+    """The directory of histories. Each start of the broker gets a subdirectory: `1`, `2` and so on."""
     broker: Broker = field(init=False)
     _starts: int = field(default=0, init=False)
 
@@ -65,12 +65,12 @@ class EmbeddedBroker(Stoppable):
         return self.broker.address
 
     def restart(self) -> None:
-        """Stop it cleanly and start it again on the same store, on another port."""
+        """Stop the broker cleanly, and start it again on the same store and another port."""
         self.broker.stop()
         self.broker = self._start()
 
     def started(self, broker: Broker) -> None:
-        """Called with every broker just after its start; does nothing here."""
+        """Do nothing; a subclass may inject faults into the broker that has just started."""
 
     def _start(self) -> Broker:
         self._starts += 1
@@ -90,8 +90,9 @@ class EmbeddedBroker(Stoppable):
 
 
 def expectations_of(policy: Policy, config: BrokerConfig, store_config: StoreConfig) -> Expectations:
-    """The promises of our own broker under a policy."""
-    promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT  # No knob determines these promises.
+    """Returns the promises of our own broker under a policy."""
+    # The remaining promises depend on the policy's family, not on a knob.
+    promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT
     return attrs.evolve(
         promised,
         scan_period_ms=config.scan_period_ms if policy.expiry == "scan" else None,

@@ -1,8 +1,8 @@
-"""One connection of the property suite: numbered requests out, replies in by opaque, read on its own thread.
+"""One connection of the property suite: it sends numbered requests, and a thread reads the replies.
 
-Unlike a real client it never reconnects. It is strict: an unexpected or repeated reply is a violation. If the broker
-has no room for a request (2, 215), it is sent again a few times, as real clients do. A pull is not: its deadline would
-restart.
+Unlike a real client, the connection never reconnects, and an unexpected or repeated reply is a violation. If the broker
+is too busy for a request (codes 2 and 215), the request is sent again a few times, as real clients do. A pull is not
+sent again, because its deadline would restart.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LOOK_S: Final = 1.0
 
 
 class Link(BrokerConnection):
-    """One connection.
+    """A connection whose replies a thread reads.
 
-    Invariant: an opaque is in `asked` (no reply yet), in `_replies` (not yet taken), or done; only the first may be
-    answered. They change under `_changed`.
+    Invariant: an opaque is in `asked` (no reply yet), in `_replies` (reply not taken yet), or done. Only an opaque in
+    `asked` may get a reply. Both change only under `_changed`.
     """
 
     def __init__(self, runtime: Runtime, address: Address, number: int) -> None:
@@ -36,14 +36,14 @@ class Link(BrokerConnection):
         super().__init__(runtime, address)
         self.number = number
         self.fault: Exception | None = None
-        """The first violation that was read."""
+        """The first violation that the reader thread has found."""
         self.asked: set[int] = set()
         self.is_ours = False
-        """We have closed it."""
+        """Whether this side has closed the connection."""
         self._changed = runtime.condition()
         self._writing = runtime.lock()
         self._repeatable: dict[int, tuple[bytes, int]] = {}
-        """Requests except pulls: their bytes, and how often they were sent."""
+        """Maps the opaque of each request except pulls to (bytes, number of times sent)."""
         self._replies: dict[int, Command] = {}
         self._reader = runtime.spawn(f"suite-link-{number}", self._read)
 
@@ -65,7 +65,7 @@ class Link(BrokerConnection):
         serialisation: Serialisation = Serialisation.JSON,
         one_way: bool = False,
     ) -> int:
-        """Send a request; returns its opaque for `wait`. A one-way request must never be answered."""
+        """Send a request; returns its opaque for `wait`. A one-way request must not get a reply."""
         opaque, content = self.prepare(code, fields, body, serialisation=serialisation, one_way=one_way)
         self.write(content)
         return opaque
@@ -79,7 +79,7 @@ class Link(BrokerConnection):
         serialisation: Serialisation = Serialisation.JSON,
         one_way: bool = False,
     ) -> tuple[int, bytes]:
-        """As `ask`, but returns the bytes, to be written together with others."""
+        """Register a request; returns its opaque and its bytes, which the caller writes together with others."""
         flag = CommandFlag.ONE_WAY.value if one_way else 0
         with self._changed:
             opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
@@ -102,7 +102,7 @@ class Link(BrokerConnection):
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def wait(self, opaque: int, left_s: Callable[[], float] = lambda: LOOK_S) -> Command | None:
-        """Take the reply; None if the reply did not arrive in time, or can no longer arrive."""
+        """Wait for the reply and take it; None if it did not arrive in time or can no longer arrive."""
         self._wait(lambda: opaque in self._replies, left_s)
         with self._changed:
             return self._replies.pop(opaque, None)

@@ -1,9 +1,9 @@
-"""The property suite over the wire: the kit's machine with RocketMQ as its subject, and the steps that only it has.
+"""The property suite over the wire: the kit's machine with RocketMQ as its subject, and steps that only RocketMQ has.
 
-`run_suite` runs it against an `EmbeddedBroker` (started and restarted here) or, by its address, against any RocketMQ
-broker, a `RemoteBroker`. `machine_of` makes a machine, whose `TestCase` is a test by itself.
+`run_suite` runs the machine against an `EmbeddedBroker`, which it starts and restarts, or against any RocketMQ broker
+by its address, a `RemoteBroker`. `machine_of` returns a machine class, whose `TestCase` is a separate test.
 
-The broker's internal steps are judged from its history (`longpoll_judge`).
+`longpoll_judge` checks the broker's internal steps from its history.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from longpoll_protocol.properties import encode_properties
 from longpoll_runtime import Runtime
 
 QUEUE_COUNTS: Final = (3, 1)
-"""Queues of each topic of an example."""
+"""The number of queues of each topic in an example."""
 GROUP_COUNT: Final = 2
 LINK_COUNT: Final = 4
 SHORT_MS: Final = (10, 70, 400)
 ONE_WAY_TRIES: Final = 3
 EMPTY_REFUSED: Final = "empty body refused"
-"""The remark of 5.x; 4.9 accepts an empty body."""
+"""The result of a send whose empty body 5.x refuses; 4.9 accepts an empty body."""
 
 links = st.integers(0, LINK_COUNT - 1)
 queues = st.integers(0, sum(QUEUE_COUNTS) - 1)
@@ -100,7 +100,7 @@ unheld = st.builds(
 class RocketMQExample(Example):
     polls_max = 24
     committed: dict[tuple[int, str], int] = field(factory=dict)
-    """(group, queue) -> the group's offset."""
+    """Maps (group, queue) to the group's committed offset."""
 
     @property
     def broker(self) -> RocketMQSubject:
@@ -108,7 +108,7 @@ class RocketMQExample(Example):
         return self.subject
 
     def _make_queues(self) -> None:
-        """Create the topics, and create each group by pulling once."""
+        """Create the topics, and create each group by a pull."""
         self.broker.stalled_ms = self.watch.stalled_ms
         self.queues = []
         with ExitStack() as undo:
@@ -146,7 +146,7 @@ class RocketMQExample(Example):
         return self._stored(_wire(queue), [payload], [reply], begun_ns)[0]
 
     def send_many(self, queue: WireQueue, link: int, messages: Sequence[Draft]) -> str:
-        """Send messages in one write, without waiting for replies in between."""
+        """Send messages in one write, and then wait for all replies."""
         begun_ns = self.runtime.monotonic_ns()
         requests = [
             (*send_request(queue.topic, queue.queue_id, each.properties, Form()), each.body) for each in messages
@@ -156,7 +156,7 @@ class RocketMQExample(Example):
         return f"end {queue.end}"
 
     def send_batch(self, queue: WireQueue, link: int, messages: Sequence[Draft]) -> str:
-        """Send messages as one batch (code 320)."""
+        """Send messages as one batch (SEND_BATCH_MESSAGE, 320)."""
         begun_ns = self.runtime.monotonic_ns()
         fields = send_header(queue.topic, queue.queue_id, batch=True).encode()
         parts = encode_batch([BatchMessage(each.body, encode_properties(each.properties)) for each in messages])
@@ -177,10 +177,10 @@ class RocketMQExample(Example):
         return f"end {queue.end}"
 
     def send_one_way(self, queue: WireQueue, draft: Draft) -> str:
-        """Send one message without a reply; the queue's end shows when it is stored.
+        """Send one message as a one-way request, and wait until the queue's max offset shows that it is stored.
 
-        Such a send is not acknowledged, and a busy broker may drop it silently (`BrokerFastFailure`), so it is
-        repeated. A message that is dropped every time is a violation.
+        A one-way send is not acknowledged, and a busy broker may drop it silently (`BrokerFastFailure`), so the send is
+        repeated. If the message is dropped every time, this is a violation.
         """
         code, fields = send_request(queue.topic, queue.queue_id, draft.properties, draft.form)
         begun_ns = self.runtime.monotonic_ns()
@@ -204,7 +204,7 @@ class RocketMQExample(Example):
     def _stored(
         self, queue: WireQueue, sent: Sequence[Draft], replies: Sequence[Command], begun_ns: int
     ) -> list[WireMessage]:
-        """Record acknowledged messages: they are at the end of the queue, in any order."""
+        """Check and record acknowledged messages, which must be at the queue's end, in any order."""
         by_offset: dict[int, tuple[Draft, int]] = {}
         for draft, reply in zip(sent, replies, strict=True):
             if reply.code not in SEND_SUCCESS_CODES:
@@ -231,7 +231,7 @@ class RocketMQExample(Example):
     # -- pulls -------------------------------------------------------------------------------------------------------
 
     def _first(self, queue: Queue, place: Any) -> PullTerms:
-        """The terms of a pull, with their offset."""
+        """Returns the terms of a pull with the offset for their place."""
         terms = PullTerms() if place == "end" else place
         offset = {
             "end": queue.end,
@@ -245,7 +245,7 @@ class RocketMQExample(Example):
         return attrs.evolve(terms, offset=offset)
 
     def _begin(self, queue: Queue, first: PullTerms, timeout_ms: int, pause: Any = None) -> Ask:
-        """Pull, committing no older offset than the group's, because brokers differ in whether they accept that."""
+        """Begin a pull. It commits no offset below the group's offset, because brokers differ in accepting this."""
         if first.commits and not timeout_ms:
             known = self.committed.get((first.group, queue.name), 0)
             first = attrs.evolve(first, commit_offset=max(first.offset, known))
@@ -271,7 +271,7 @@ class RocketMQExample(Example):
         return ask
 
     def _cancel(self, ask: Ask) -> None:
-        """Close the connection, which ends all its pulls."""
+        """Close the pull's connection, which ends all pulls on this connection."""
         ended = [each for each in self.polls.under_way if each.handle and each.handle[0] is ask.handle[0]]
         for each in ended:
             self.told.abandoned(each)
@@ -282,13 +282,13 @@ class RocketMQExample(Example):
     # -- the rest ----------------------------------------------------------------------------------------------------
 
     def restart(self) -> str:
-        """Restart the broker, which moves an offset beyond its queue's end back to this end."""
+        """Restart the broker, which sets a group's offset beyond the queue's end back to the end."""
         ends = {queue.name: queue.end for queue in self.queues}
         self.committed = {key: min(offset, ends[key[1]]) for key, offset in self.committed.items()}
         return super().restart()
 
     def _read_all(self) -> None:
-        """Check every queue's ends, all of its messages, and every group's offset."""
+        """Check the min and max offset of every queue, all of its messages, and every group's offset."""
         for queue in map(_wire, self.queues):
             self.check_ends(0, queue)
             offset = 0
@@ -300,7 +300,7 @@ class RocketMQExample(Example):
             self.check_committed(0, group, self._queue_of(name))
 
     def end(self) -> None:
-        """Read everything back, then leave nothing behind: no held pull, no topic."""
+        """Read everything back, end all held pulls and delete the topics."""
         self.settle()
         while waiting := [ask for ask in self.polls.under_way if ask.cancelled_ns is None]:
             self._cancel(waiting[0])
@@ -313,14 +313,14 @@ class RocketMQExample(Example):
             self.broker.call(0, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
 
     def check_ends(self, link: int, queue: WireQueue) -> None:
-        """Check the queue's end and start (codes 30, 31)."""
+        """Check the queue's max offset and min offset (GET_MAX_OFFSET, 30, and GET_MIN_OFFSET, 31)."""
         end = self.broker.end_of(link, queue.name)
         start = self.broker.end_of(link, queue.name, RequestCode.GET_MIN_OFFSET)
         if (start, end) != (0, queue.end):
             raise broken(f"{queue.name} has offsets {start} to {end}; expected 0 to {queue.end}", "kept_by_restart")
 
     def commit(self, link: int, group: int, queue: WireQueue, offset: int) -> None:
-        """Store a group's offset (code 15)."""
+        """Commit a group's offset (UPDATE_CONSUMER_OFFSET, 15)."""
         name = group_of(queue.topic, group)
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=name, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
@@ -329,7 +329,7 @@ class RocketMQExample(Example):
         self.committed[group, queue.name] = offset
 
     def check_committed(self, link: int, group: int, queue: WireQueue) -> str:
-        """Check a group's offset (code 14); a group without one has 0 while the first message exists."""
+        """Query a group's offset (code 14). A group that committed none has offset 0 while the first message exists."""
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=group_of(queue.topic, group), topic=queue.topic, queue_id=queue.queue_id
         )
@@ -344,7 +344,7 @@ class RocketMQExample(Example):
         return str(offset)
 
     def view(self, link: int, queue: WireQueue, offset: int) -> None:
-        """Read one message by its log position (code 33) and compare it."""
+        """Read a message by its log offset (VIEW_MESSAGE_BY_ID, 33) and compare it with the sent one."""
         physical_offset = queue.known[offset].physical_offset
         if physical_offset is None:
             return
@@ -355,7 +355,7 @@ class RocketMQExample(Example):
         queue.check_stored(stored[0])
 
     def refuse(self, link: int, bad: Bad, form: Form) -> int:
-        """Send a request that must be rejected; returns the code."""
+        """Send a request that the broker must reject; returns the response code."""
         queue = _wire(self.queues[0])
         fields: dict[str, str] = {}
         if bad.code == RequestCode.PULL_MESSAGE:
@@ -373,7 +373,7 @@ class RocketMQExample(Example):
 
 
 class RocketMQMachine(LongPollMachine):
-    """One example: steps over real connections, judged by the model. No rule depends on time."""
+    """One example: steps over real connections, checked against the model. No rule depends on time."""
 
     kind: ClassVar[Any] = RocketMQExample
     short_ms = SHORT_MS
@@ -382,19 +382,19 @@ class RocketMQMachine(LongPollMachine):
 
     @classmethod
     def _run_short(cls, run: Run) -> None:
-        """Do nothing, because the random steps cover these cases."""
+        """Record the axes and run nothing, because the random steps cover the short cases."""
         run.axes = {"connections": f"{LINK_COUNT}", "queues": f"{sum(QUEUE_COUNTS)} in {len(QUEUE_COUNTS)} topics"}
 
     @rule(queue=queues, payload=drafts, count=st.sampled_from([1, 1, 2]))
     @step
     def publish(self, queue: int, payload: Draft, count: int) -> str:
-        """Send messages, to a queue or to one of its topic that the broker chooses."""
+        """Send messages to a queue, or to a queue of its topic that the broker chooses."""
         return self.example.publish(self.example.queues[queue], payload, count)
 
     @rule(link=links, queue=queues, messages=batches, as_batch=st.booleans())
     @step
     def send_many(self, link: int, queue: int, messages: list[Draft], as_batch: bool) -> str:
-        """Send many messages, one after another without waiting, or as one batch."""
+        """Send many messages without waiting for replies in between, or as one batch."""
         sent = [attrs.evolve(each, body=bytes([number]) + each.body) for number, each in enumerate(messages)]
         send = self.example.send_batch if as_batch else self.example.send_many
         return send(self._queue(queue), link, sent)
@@ -413,13 +413,13 @@ class RocketMQMachine(LongPollMachine):
     @rule(queue=queues, place=held, timeout_ms=st.sampled_from([0, 0, *SHORT_MS[1:]]), count=st.sampled_from([1, 1, 3]))
     @step
     def poll(self, queue: int, place: PullTerms, timeout_ms: int, count: int) -> str:
-        """Send a pull that is held if it finds no message; `timeout_ms` 0 stands for a long hold."""
+        """Send a pull that is held if it finds no message. A `timeout_ms` of 0 stands for a long hold."""
         return self.example.poll(self._queue(queue), place, timeout_ms or self.long_ms, count)
 
     @rule(queue=queues, payload=drafts, places=st.lists(held, min_size=1, max_size=4))
     @step
     def wake(self, queue: int, payload: Draft, places: list[PullTerms]) -> str:
-        """Send after different pulls have waited for some time."""
+        """Send messages after several different pulls have waited for some time."""
         for place in places[1:]:
             self.example.poll(self._queue(queue), place, self.long_ms, 1)
         return self.example.wake(self._queue(queue), payload, 1, places[0])
@@ -442,7 +442,7 @@ class RocketMQMachine(LongPollMachine):
     )
     @step
     def cancel(self, queue: int, payload: Draft, place: PullTerms, order: Order) -> str:
-        """Close a connection that has pulls; the message is sent on another connection."""
+        """Close a connection that has pulls, and send the message on another connection."""
         payload = attrs.evolve(payload, link=(place.link + 1) % LINK_COUNT)
         return self.example.cancel(self._queue(queue), payload, order, 0, place)
 
@@ -450,7 +450,7 @@ class RocketMQMachine(LongPollMachine):
     @rule(queue=queues, place=ends, settle=st.booleans())
     @step
     def restart(self, queue: int, place: PullTerms, settle: bool) -> str:
-        """Restart the broker, with one more pull in flight: just sent, or already read by the broker."""
+        """Restart the broker while one more pull is just sent, or is already read by the broker."""
         subject = self.example.broker
         assert isinstance(subject, RestartableSubject)
         subject.settling_queue = self._queue(queue).name if settle else ""
@@ -460,7 +460,7 @@ class RocketMQMachine(LongPollMachine):
     @rule(link=links, queue=queues, kind=st.sampled_from(sorted(MALFORMED)))
     @step
     def malformed(self, link: int, queue: int, kind: str) -> None:
-        """Send bytes that are not a frame on a separate connection; other connections must keep working."""
+        """Send bytes that are not a frame on a separate connection. Other connections must keep working."""
         self.example.broker.send_malformed(kind)
         self.example.check_ends(link, self._queue(queue))
 
@@ -472,7 +472,7 @@ class RocketMQMachine(LongPollMachine):
     @rule(link=links, queue=queues, group=groups, offset=st.one_of(st.none(), st.integers(0, 2**40)))
     @step
     def committed(self, link: int, queue: int, group: int, offset: int | None) -> str:
-        """Optionally store a group's offset, then query it."""
+        """Commit a group's offset unless it is None, and then query the group's offset."""
         if offset is not None:
             self.example.commit(link, group, self._queue(queue), offset)
         return self.example.check_committed(link, group, self._queue(queue))
@@ -502,7 +502,7 @@ def _physical_offset(message_id: str) -> int:
 
 
 def machine_of(runtime: Runtime, broker: TestedBroker) -> type[RocketMQMachine]:
-    """A machine for one broker."""
+    """Returns a machine class for one broker."""
     limits = broker.expectations.allowances
     kind = RestartableSubject if broker.can_restart else RocketMQSubject
     names = {
@@ -526,7 +526,7 @@ def run_suite(
 ) -> KitReport:
     """Run up to `max_examples` examples of `step_count` steps each, until one fails; `shrink` then shortens it.
 
-    Raises UnreachableError if the broker cannot be reached, or not any more. A falsified property does not raise.
+    Raises UnreachableError if the broker cannot be reached. A violated property is in the report and raises nothing.
     """
     chosen = settings(
         max_examples=max_examples,

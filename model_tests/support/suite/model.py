@@ -1,10 +1,11 @@
-"""The right answers of a RocketMQ broker, for the kit's model: what a pull may get, by the messages of its queue.
+"""The right answers of a RocketMQ broker, for the kit's model: which messages a pull of a queue may get.
 
-The model computes the result of a read at a given end of the queue. An answer is right if some end explains it that the
-broker may have seen between request and answer. The model shares no code with the broker, not even the hash of a tag.
+The model computes the result of a read for a given max offset of the queue. An answer is right if it is the result for
+some max offset that the broker may have seen between request and answer. The model shares no code with the broker, not
+even the hash of a tag.
 
-Not modelled: limits by bytes, because bodies here are far below 256 KiB a pull. Nor are reads of more than 800 messages
-without a match, and queues whose first messages were deleted.
+The model omits limits by bytes, because bodies here are far below 256 KiB a pull. It also omits reads of more than 800
+messages without a match, and queues whose first messages were deleted.
 
 Source: the specification in `longpoll_spec`; `DefaultMessageStore.getMessage`.
 """
@@ -26,37 +27,36 @@ NOT_FOUND: Final = 19
 RETRY_IMMEDIATELY: Final = 20
 OFFSET_MOVED: Final = 21
 COUNT_MAX: Final = 32
-"""`maxTransferCountOnMessageInMemory`: the most messages in one answer."""
+"""The maximum number of messages in one answer, `maxTransferCountOnMessageInMemory`."""
 ADDED_PROPERTIES: Final = frozenset({"CLUSTER", "MSG_REGION", "TRACE_ON", "UNIQ_KEY"})
 """Properties that brokers add to a message."""
 DROPPED_PROPERTIES: Final = frozenset({"WAIT"})
-"""Properties that brokers may drop, like every empty one: 4.9 drops `WAIT`, 5.x keeps it."""
+"""Properties that brokers may drop, in addition to empty ones: 4.9 drops `WAIT`, and 5.x keeps it."""
 
 
 @frozen
 class Expectations:
-    """The requirements on a broker; the defaults are the promises of the policy `strict`."""
+    """The requirements on a broker. The defaults are the promises of the policy `strict`."""
 
     scan_period_ms: int | None = None
-    """A broker that checks deadlines and missed arrivals only in a scan may be late by this much."""
+    """The delay in ms that is allowed if the broker checks deadlines and missed arrivals only in a scan."""
     visible_at_ack: bool = True
-    """Whether an acknowledged message is readable at once, or only after the dispatcher's next poll."""
-    answers_on_stop: bool = True
-    """Whether held pulls are answered when the broker stops, or only see their connection close."""
-    closes_malformed: bool = True
-    """Whether a connection that sends something other than a frame is closed; otherwise the broker may answer or stay
-    silent.
-
-    5.x closes most of them, but waits for the first 12 bytes of a connection, which may be a PROXY header.
+    """Whether an acknowledged message is readable at once; otherwise it is readable after the dispatcher's next poll.
     """
+    answers_on_stop: bool = True
+    """Whether a stopping broker answers held pulls; otherwise it only closes their connections."""
+    closes_malformed: bool = True
+    """Whether the broker closes a connection that sends something other than a frame.
+
+        5.x closes most such connections, but first waits for 12 bytes, which may be a PROXY header."""
     copies_serialisation: bool = True
-    """Whether every answer has its request's encoding; Java answers woken pulls in JSON."""
+    """Whether every answer has the encoding of its request. Java answers woken pulls in JSON."""
     queue_file_units: int = 300_000
-    """Messages of one consume-queue file: a read does not cross its end."""
+    """The number of messages in one consume-queue file. A read never crosses the end of a file."""
     patience_ms: int = 5_000
-    """A wake or a reply that takes longer than this (plus a scan) counts as lost."""
+    """If a wake or a reply takes more ms than this, plus a scan period, it counts as lost."""
     late_ms: int = 2_000
-    """The latest answer to a held pull after its deadline (plus a scan)."""
+    """How many ms after its deadline a held pull may be answered, plus a scan period."""
 
     @property
     def allowances(self) -> Allowances:
@@ -72,17 +72,17 @@ ROCKETMQ: Final = Expectations(
     closes_malformed=False,
     copies_serialisation=False,
 )
-"""Java's brokers, and the policies named after them."""
+"""The expectations for Java's brokers, and for the policies named after them."""
 
 
 def broken(what: str, prop: str = "protocol_kept") -> ViolationError:
-    """A violation that the kit's model cannot see: the broker broke RocketMQ's protocol, or a promise on the wire."""
+    """Returns a violation that the kit's model cannot see: of RocketMQ's protocol, or of a promise on the wire."""
     return ViolationError(prop, what, "`longpoll conform` shows the bytes of such conversations")
 
 
 @frozen
 class Stored:
-    """A message as delivered, its CRC already checked."""
+    """A delivered message, whose CRC was already checked."""
 
     topic: str
     queue_id: int
@@ -94,7 +94,7 @@ class Stored:
 
 @frozen
 class Read:
-    """The result of a read: code, next offset, and the queue offsets of the messages."""
+    """The result of a read: code, next offset, and the queue offsets of the found messages."""
 
     code: int
     offset_next: int
@@ -120,15 +120,15 @@ class WireMessage(Message):
 
     properties: Mapping[str, str] = field(factory=dict)
     physical_offset: int | None = None
-    """The log position in its id; None if there was no id (sent one-way)."""
+    """The log offset in the message's id; None if the message was sent one-way and so has no known id."""
 
     @property
     def tag(self) -> str:
-        """The tag of the message, "" for none."""
+        """The tag of the message, or "" if it has no tag."""
         return self.properties.get("TAGS", "")
 
     def is_given_back(self, properties: Mapping[str, str]) -> bool:
-        """Whether a delivered message has every sent property that must be kept, and no other."""
+        """Whether a delivered message has every sent property that brokers must keep, and no unknown property."""
         must = {name: value for name, value in self.properties.items() if value and name not in DROPPED_PROPERTIES}
         is_known = all(
             value == self.properties[name] if name in self.properties else name in ADDED_PROPERTIES
@@ -139,17 +139,17 @@ class WireMessage(Message):
 
 @define(eq=False)
 class WireQueue(Queue):
-    """One queue of a topic: every message that it has acknowledged, at its queue offset."""
+    """A queue of a topic, with every acknowledged message at its queue offset."""
 
     topic: str = ""
     queue_id: int = 0
     file_units: int = 300_000
     offset_next: int = 0
-    """nextBeginOffset of the last answer."""
+    """The nextBeginOffset of the last answer."""
 
     @property
     def known(self) -> Sequence[WireMessage]:
-        """The messages, with their properties."""
+        """The queue's messages, typed as messages with properties."""
         return self.messages  # type: ignore[return-value] # only `sent` adds some
 
     def sent(self, draft: Draft, begun_ns: int, acked_ns: int, physical_offset: int | None = None) -> WireMessage:
@@ -161,11 +161,11 @@ class WireQueue(Queue):
         return message
 
     def seen_before(self, moment_ns: int) -> int:
-        """The end as every client could see it at a time."""
+        """Returns the max offset that every client could see at a time."""
         return sum(message.is_sure(moment_ns) for message in self.messages)
 
     def read(self, offset: int, wanted: Wanted, count_max: int, end: int) -> Read:
-        """The result of a pull while the queue ends at `end`."""
+        """Returns the result of a pull while the queue's max offset is `end`."""
         if end == 0:
             return Read(NOT_FOUND, 0) if offset == 0 else Read(OFFSET_MOVED, 0)
         if not 0 <= offset <= end:
@@ -183,7 +183,11 @@ class WireQueue(Queue):
         return Read(FOUND if found else RETRY_IMMEDIATELY, stop, tuple(found))
 
     def owed(self, ask: Ask) -> Message | None:
-        """The message at the pull's offset if it was stored before the pull, otherwise the first matching message."""
+        """Returns the message that the pull must get, if any.
+
+        This is the message at the pull's offset if it was stored before the pull, and otherwise the first matching
+        message.
+        """
         terms: PullTerms = ask.position
         if 0 <= terms.offset < self.seen_before(ask.begun_ns):
             return self.messages[terms.offset]
@@ -191,12 +195,12 @@ class WireQueue(Queue):
         return next((message for message in later if terms.wanted.matches(message.tag)), None)
 
     def judge(self, ask: Ask) -> None:
-        """Some end that the broker may have seen must explain the answer; raises ViolationError."""
+        """Check that some max offset that the broker may have seen explains the answer; raises ViolationError."""
         terms, answer = ask.position, ask.answer
         assert isinstance(answer, Answer)
         nothing = answer.code == NOT_FOUND and not answer.stored
         if ask.cancelled_ns is not None and nothing and answer.position_next == terms.offset:
-            return  # a broker that stops sends its held pulls back
+            return  # A broker that stops answers its held pulls with their own offset.
         said = f"{ask} at {terms.offset} for {terms.wanted.expression!r}"
         if answer.offset_min != 0:
             raise broken(f"{said}: minOffset is {answer.offset_min}, although nothing was deleted")

@@ -1,4 +1,4 @@
-"""The requests of the property suite, good and bad."""
+"""The valid, invalid and malformed requests of the property suite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from longpoll_protocol.frames import Serialisation
 from longpoll_protocol.headers import SendMessageRequestHeader
 
 Place = Literal["end", "next", "start", "middle", "last", "negative", "beyond"]
-"""Where a pull begins; `next` is the offset that the last answer returned."""
+"""The place in a queue where a pull begins; `next` is the offset that the last answer returned."""
 
 
 @frozen
@@ -24,7 +24,7 @@ class Form:
 
     serialisation: Serialisation = Serialisation.JSON
     short_names: bool = True
-    """Sends: code 310 with one-letter names instead of code 10."""
+    """Whether a send has code 310 and one-letter field names instead of code 10."""
 
     def __str__(self) -> str:
         return f"{self.serialisation.name} {'310' if self.short_names else '10'}"
@@ -36,7 +36,7 @@ FORMS: Final = tuple(
 
 
 def tag_hash(tag: str) -> int:
-    """Java's hash of a text, written out: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
+    """Compute Java's hash of a text by definition: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, signed 32 bits."""
     encoded = tag.encode("utf-16-be")
     units = [int.from_bytes(encoded[at : at + 2]) for at in range(0, len(encoded), 2)]
     total: int = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
@@ -50,7 +50,7 @@ class Wanted:
     expression: str
 
     def matches(self, tag: str) -> bool:
-        """Whether a message with this tag ("" for none) is delivered; tags with equal hashes are not distinguished."""
+        """Whether a message with this tag ("" for none) is delivered. Tags with equal hashes are not distinguished."""
         if self.expression == "*":
             return True
         asked = {tag_hash(part.strip()) for part in self.expression.split("||")}
@@ -59,7 +59,7 @@ class Wanted:
 
 @frozen
 class Draft:
-    """A message to send, and how."""
+    """A message to send, with its encoding and connection."""
 
     body: bytes
     tag: str = ""
@@ -67,7 +67,7 @@ class Draft:
     form: Form = Form()
     link: int = 0
     is_anywhere: bool = False
-    """Sent to queue -1: the broker chooses a queue of the topic."""
+    """Whether the message is sent to queue -1, so that the broker chooses a queue of the topic."""
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -77,15 +77,15 @@ class Draft:
 
 @frozen
 class PullTerms:
-    """A pull, without its queue and time."""
+    """The parameters of a pull, without its queue and time."""
 
     place: Place = "end"
-    """Where in the queue the pull begins, which determines `offset`."""
+    """The place in the queue where the pull begins, which determines `offset`."""
     wanted: Wanted = Wanted("*")
     count_max: int = 32
     group: int = 0
     commits: bool = False
-    """Whether it commits its offset for its group, if it is not held."""
+    """Whether the pull commits its offset for its group, unless it may be held."""
     form: Form = Form()
     link: int = 0
     offset: int = 0
@@ -106,9 +106,9 @@ class Bad:
     name: str
     code: int
     changes: Mapping[str, str | None]
-    """Fields that replace those of a good request of this code; None removes the field."""
+    """Header fields that replace those of a valid request with this code; None removes a field."""
     refusals: frozenset[int]
-    """The codes with which brokers of 4.9 and 5.x reject it."""
+    """The response codes with which brokers of 4.9 and 5.x reject the request."""
 
 
 _ILLEGAL: Final = frozenset({1, 29})

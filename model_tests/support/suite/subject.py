@@ -1,7 +1,7 @@
 """RocketMQ over the wire as a subject of the kit: connections, requests, and replies read as whole, checked records.
 
-A poll is a pull. It is cancelled by closing its connection, which ends the other pulls there too. The right answers:
-`model`.
+A poll of the kit is a pull. To cancel a pull, its connection is closed, which also ends the connection's other pulls.
+The right answers: see `model`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WITH_OFFSETS: Final = frozenset({FOUND, NOT_FOUND, RETRY_IMMEDIATELY, OFFSET_MOV
 
 
 class RocketMQSubject(LongPollSubject):
-    """A broker by its address, driven over a few connections that are opened on first use.
+    """A broker, given by its address and used over a few connections, which are opened on first use.
 
     A queue's name is `TOPIC@QUEUE_ID`. A position is a `PullTerms`; groups are named after the topic.
     """
@@ -48,7 +48,7 @@ class RocketMQSubject(LongPollSubject):
         self.runtime = runtime
         self.broker = broker
         self.stalled_ms: Callable[[int, int], float] = lambda _begin_ns, _end_ns: 0.0
-        """The ms for which the host paused between two times of the runtime's clock: no broker answers meanwhile."""
+        """Returns for how many ms the host paused between two times in ns, because no broker answers in a pause."""
         self.links: dict[int, Link] = {}
         self._opening = runtime.lock()
         self._is_stopping = False
@@ -56,7 +56,7 @@ class RocketMQSubject(LongPollSubject):
     # -- connections -------------------------------------------------------------------------------------------------
 
     def link(self, number: int) -> Link:
-        """The connection of this number; raises UnreachableError if it cannot be opened."""
+        """Returns the connection of this number; raises UnreachableError if it cannot be opened."""
         with self._opening:
             link = self.links.get(number)
             if link is None:
@@ -64,7 +64,7 @@ class RocketMQSubject(LongPollSubject):
             return link
 
     def new_link(self, number: int = -1) -> Link:
-        """A new connection that the caller closes."""
+        """Open a new connection, which the caller closes; raises UnreachableError."""
         try:
             return Link(self.runtime, self.broker.address, number)
         except OSError as error:
@@ -72,7 +72,7 @@ class RocketMQSubject(LongPollSubject):
             raise UnreachableError(f"no connection to the broker at {host}:{port}: {error}") from None
 
     def left_s(self) -> Callable[[], float]:
-        """The seconds left, from now on, for something that is due at once; host pauses do not count."""
+        """Returns a function for the seconds left from now on for a prompt reply; host pauses do not count."""
         begun_ns = self.runtime.monotonic_ns()
         allowed_ms = self.broker.expectations.allowances.wake_ms
 
@@ -86,7 +86,7 @@ class RocketMQSubject(LongPollSubject):
         return left
 
     def check(self) -> None:
-        """Raise the fault that a reader has found, or an error if the broker has closed a connection or is gone."""
+        """Raise the violation that a reader has found, or an error if the broker has closed a connection or is gone."""
         opened = list(self.links.values())
         for link in opened:
             if link.fault is not None:
@@ -103,7 +103,7 @@ class RocketMQSubject(LongPollSubject):
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def reply(self, link: Link, opaque: int) -> Command:
-        """Wait for a reply that must come; raises ViolationError if it does not."""
+        """Wait for the reply to a request; raises ViolationError if none arrives in time."""
         command = link.wait(opaque, self.left_s())
         if command is None:
             self.check()
@@ -113,7 +113,7 @@ class RocketMQSubject(LongPollSubject):
         return command
 
     def replies(self, number: int, requests: Iterable[tuple[int, Mapping[str, str], Buffer]]) -> list[Command]:
-        """Write requests (code, fields, body) at once, and wait for their replies."""
+        """Send requests (code, fields, body) in one write, and wait for all replies."""
         link = self.link(number)
         prepared = [link.prepare(*request) for request in requests]
         link.write(b"".join(content for _, content in prepared))
@@ -129,7 +129,7 @@ class RocketMQSubject(LongPollSubject):
         codes: Collection[int] = (0,),
         serialisation: Serialisation = Serialisation.JSON,
     ) -> Command:
-        """Send a request whose reply must have one of these codes; raises ViolationError otherwise."""
+        """Send a request and return its reply; raises ViolationError unless the reply has one of these codes."""
         link = self.link(number)
         opaque = link.ask(code, fields, body, serialisation=serialisation)
         command = self.reply(link, opaque)
@@ -141,20 +141,20 @@ class RocketMQSubject(LongPollSubject):
         return command
 
     def end_of(self, number: int, queue: str, code: RequestCode = RequestCode.GET_MAX_OFFSET) -> int:
-        """Ask for a queue's end (code 30) or start (31)."""
+        """Query a queue's max offset (code 30) or min offset (code 31)."""
         topic, queue_id = place_of(queue)
         fields = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id).encode()
         return header_of(self.call(number, code, fields), OffsetResponseHeader).offset
 
     def wait_end(self, queue: str, end: int) -> int:
-        """The queue's end as the broker reports it, once it is that far or the patience is over."""
+        """Wait until a queue's max offset has reached `end` or time is over; returns the max offset."""
         left_s = self.left_s()
         while (seen := self.end_of(0, queue)) < end and left_s() > 0:
             pass
         return seen
 
     def send_malformed(self, kind: str) -> None:
-        """Send bytes on a new connection after which the broker must close it, if it promises that."""
+        """Send malformed bytes on a new connection, which the broker must then close if it promises to do so."""
         with closing(self.new_link()) as link:
             link.write(MALFORMED[kind])
             if self.broker.expectations.closes_malformed and not link.wait_closed(self.left_s()):
@@ -167,7 +167,7 @@ class RocketMQSubject(LongPollSubject):
         self.call(0, *send_request(topic, queue_id, {}, Form()), body, codes=SEND_SUCCESS_CODES)
 
     def send(self, queue: str, draft: Draft) -> Command:
-        """Send one message as its draft says; returns the reply."""
+        """Send a message with the draft's encoding and connection; returns the reply."""
         topic, queue_id = place_of(queue)
         code, fields = send_request(topic, -1 if draft.is_anywhere else queue_id, draft.properties, draft.form)
         link = self.link(draft.link)
@@ -190,7 +190,7 @@ class RocketMQSubject(LongPollSubject):
         return link, link.ask(RequestCode.PULL_MESSAGE, fields, serialisation=form), position
 
     def finish_poll(self, handle: tuple[Link, int, PullTerms]) -> Answer:
-        """Wait for a pull's answer; raises ViolationError if it is a rejection, or its header or body is damaged."""
+        """Wait for a pull's answer; raises ViolationError if it is a rejection or if its header or body is damaged."""
         link, opaque, terms = handle
         command = link.wait(opaque)
         if command is None or (self._is_stopping and command.code == ResponseCode.SYSTEM_BUSY):
@@ -216,7 +216,7 @@ class RocketMQSubject(LongPollSubject):
         )
 
     def cancel(self, handle: tuple[Link, int, PullTerms]) -> None:
-        """Close the pull's connection, and with it the other pulls there."""
+        """Close the pull's connection, which also ends the other pulls on it."""
         link = handle[0]
         with self._opening:
             if self.links.get(link.number) is link:
@@ -224,21 +224,21 @@ class RocketMQSubject(LongPollSubject):
         link.close()
 
     def answered_again(self, handle: tuple[Link, int, PullTerms]) -> bool:
-        """Returns false; raises the fault that the connection's reader has found, such as a second answer."""
+        """Returns false, or raises the violation that the connection's reader has found, such as a second answer."""
         if handle[0].fault is not None:
             raise handle[0].fault
         return False
 
 
 class RestartableSubject(RocketMQSubject):
-    """A broker that may be restarted."""
+    """A broker that the suite may restart."""
 
     settling_queue: str = ""
-    """A queue whose end is queried before a restart, so that the broker has certainly read each pull; empty for no
-    query."""
+    """A queue whose max offset is queried before a restart, so that the broker has certainly read each pull. If the
+    name is empty, no query is sent."""
 
     def restart(self) -> None:
-        """Restart the broker; check that it closes its connections and answers the held pulls that it has read."""
+        """Restart the broker, and check that it closes its connections and answers the held pulls that it has read."""
         numbers = list(self.links) if self.settling_queue else []
         for number in numbers:
             self.end_of(number, self.settling_queue)
@@ -263,12 +263,12 @@ def place_of(queue: str) -> tuple[str, int]:
 
 
 def group_of(topic: str, group: int) -> str:
-    """The name of an example's group; its topics end in -t0, -t1 and so on."""
+    """Returns the name of an example's group, from a topic of the example, whose name ends in -t0, -t1 and so on."""
     return f"{topic.rpartition('-')[0]}-g{group}"
 
 
 def header_of(command: Command, kind: type[H]) -> H:
-    """The reply's fields; raises ViolationError if one is missing or not a number."""
+    """Returns the reply's header; raises ViolationError if a field is missing or is not a number."""
     try:
         return kind.decode(command.ext_fields)
     except HeaderError as error:
@@ -276,7 +276,7 @@ def header_of(command: Command, kind: type[H]) -> H:
 
 
 def records_of(body: memoryview) -> Sequence[Stored]:
-    """The records of a body; raises ViolationError for a damaged one (size, magic, CRC...)."""
+    """Returns the records in a pull's body; raises ViolationError if a size, magic, CRC or other part is wrong."""
     found: list[Stored] = []
     start = 0
     while start < len(body):
