@@ -1,25 +1,26 @@
 """Bounds when the next bytes of a connection can have been sent, although the sender's kernel may delay them.
 
-Bytes that were sent may not have arrived yet when a reader finds none. The sender's kernel holds bytes back while the
-reader's window is used up, while a small segment waits for an acknowledgement (Nagle), or under congestion control. In
-all three cases, an acknowledgement by the reader releases the bytes. Therefore bytes that were sent before an
-acknowledgement have arrived one round trip after it, unless the sender has used up the permitted amount meanwhile.
+A reader may find no bytes although some were sent, because they have not arrived yet. The sender's kernel holds bytes
+back while the reader's window is used up, while a small segment waits for an acknowledgement (Nagle), or under
+congestion control. In all three cases, an acknowledgement by the reader releases the bytes. Therefore bytes that were
+sent before an acknowledgement have arrived one round trip after the acknowledgement, unless the sender has meanwhile
+sent as much as the acknowledgement permitted.
 
 Two rules follow. A *look* is a check of the socket that shows how many bytes had arrived:
 
-- **quiet**: all arrived bytes were acknowledged more than `settle_ns` ago, and nothing has arrived since. Then the
-  kernel holds nothing back, and bytes that arrive later were sent after the look.
-- **busy**: an acknowledgement is more than `settle_ns` old, and fewer bytes than it permitted have arrived since. Then
-  bytes that arrive later were sent after that acknowledgement.
+- **quiet**: all arrived bytes were acknowledged more than `settle_ns` ago, and nothing has arrived since. The
+  kernel then holds nothing back, so bytes that arrive later were sent after the look.
+- **busy**: an acknowledgement is more than `settle_ns` old, and fewer bytes than it permitted have arrived since.
+  Bytes that arrive later were then sent after that acknowledgement.
 
-A sender that used up its permission, or sent much at once, resumes later, because its kernel resumes only together with
-the process that holds the connection. For such a sender, `RECOVER_NS` replaces `settle_ns` for a while.
+A sender that sent as much as it may, or much at once, resumes later, because its kernel resumes only together with the
+process that holds the connection. Therefore `RECOVER_NS` replaces `settle_ns` for this sender for a while.
 
 If neither rule applies, the earlier bound remains, which is less precise but never wrong. A third rule bounds a
 connection whose sender is always ahead of the reader. A kernel holds at most `held_max` bytes of a connection. If a
 byte is at least that far behind the last byte that had arrived at a look, it was sent after the look.
 
-Sockets: see `relay_loop`. Kernel data: see `longpoll_runtime.real`.
+`relay_loop` checks the sockets. `longpoll_runtime.real` reads the kernel's data.
 """
 
 from __future__ import annotations
@@ -33,30 +34,31 @@ busy."""
 RECOVER_NS: Final = 50_000_000
 """The nanoseconds from an acknowledgement until bytes have arrived from a sender that used up the permitted amount.
 
-The sender's process may hold the connection while it waits for the processor (15 ms were seen with eleven waiting
-processes)."""
+The time is long, because the sender's process may hold the connection while it waits for the processor (15 ms were seen
+with eleven waiting processes)."""
 FIRST_FLIGHT: Final = 14_000
 """The bytes that a sender may send at once on a new connection, which are ten segments (RFC 6928)."""
 LARGE_FLIGHT: Final = 64 * 1024
-"""If a sender sent more bytes than this since an acknowledgement, its kernel may delay bytes."""
+"""If a sender sent more bytes than this since the last acknowledgement, its kernel may delay bytes."""
 THIN_NS: Final = 250_000
 """If two acknowledgements are less than this many nanoseconds apart, only the later one is kept."""
 STEP: Final = 64 * 1024
 """The minimum number of bytes between two looks (checks of the socket) that the third rule keeps."""
 HELD_MAX: Final = 5 * 1024 * 1024
-"""Default maximum of bytes that a kernel holds of one connection: Linux's default is 4 MiB (`tcp_wmem`)."""
+"""The default for the maximum number of bytes of one connection that a kernel holds; Linux's default is 4 MiB
+(`tcp_wmem`)."""
 NEVER: Final = 1 << 63
-"""A position after all possible positions."""
+"""A position after every possible position."""
 
 
 class ArrivalTimes:
-    """The bytes of one direction of a connection, counted as they are read.
+    """Bounds the send times of one direction of a connection, whose bytes are counted as they are read.
 
     Invariants: positions count the stream's bytes from 0. A mark is a pair (position, ns).
 
     - `_marks` are ascending in both values: no byte at or after a mark's position was sent before its time. The first
       mark applies to the next byte.
-    - `_far` are marks by the third rule, at unread positions; `_far_ns` is the time of the last mark reached.
+    - `_far` are marks by the third rule, at unread positions; `_far_ns` is the time of the last mark that was read.
     - `_used_up_ns` is the latest look at which much had arrived, or more than the latest acknowledgement permitted.
     - `_permits` are acknowledgements, ascending: ns, the position read by then, and the position permitted.
     - `_since_ns` is the bound of every position from the last read one up to `_since_stop`.
@@ -107,7 +109,7 @@ class ArrivalTimes:
         self._since_stop = min(marks[1][0] if len(marks) > 1 else NEVER, far[0][0] if far else NEVER)
 
     def acknowledged(self, now_ns: int, permitted: int) -> None:
-        """Record an acknowledgement of all bytes read so far. It permits the sender to send up to `permitted`."""
+        """Record an acknowledgement of all bytes read so far. The sender may then send up to position `permitted`."""
         permits = self._permits
         if len(permits) > 1 and now_ns - permits[-2][0] < THIN_NS:
             permits.pop()

@@ -1,9 +1,10 @@
-"""Converts commands to history events: fields of a pull, its answer, and the messages that a send stores.
+"""Converts commands to the fields of history events about pulls, their answers, and the messages that a send stores.
 
-Pure functions. Events cover only messages stored under the request's topic and queue: delayed, prepared and retry
-messages are stored elsewhere, with other offsets. `tap` matches answers to requests.
+The functions are pure. Events cover only messages stored under the request's topic and queue: delayed, prepared and
+retry messages are stored elsewhere, with other offsets. `tap` matches answers to requests.
 
-Source: `SendMessageProcessor.java`, `PullMessageProcessor.java`, `CommitLog.java` (where a delayed message goes).
+Source: `SendMessageProcessor.java`, `PullMessageProcessor.java`, `CommitLog.java` (the topic and queue of a delayed
+message).
 """
 
 from __future__ import annotations
@@ -212,7 +213,8 @@ class Delivered(msgspec.Struct):
 def delivered(body: Buffer, topic: str, queue: int) -> Delivered:
     """Returns the records in a body: their offsets in this queue, and their identities.
 
-    Raises HeaderError if the body is truncated or not a sequence of records, or a record has no offset in this queue.
+    Raises HeaderError if the body is truncated or is not a sequence of records, or if a record has no offset in this
+    queue.
     """
     found = Delivered()
     start, stop = 0, len(body)
@@ -230,7 +232,7 @@ def delivered(body: Buffer, topic: str, queue: int) -> Delivered:
 
 
 def _identity(record: memoryview) -> tuple[int, int, str]:
-    """Returns the unique id, body and tag of a record; empty values if the record's lengths are inconsistent."""
+    """Returns the unique id, body and tag of a record; empty values if the lengths in the record are inconsistent."""
     magic, flags = HEAD.unpack_from(record)[1], HEAD.unpack_from(record)[_FLAGS_FIELD]
     at = HEAD_SIZE + _AFTER_HEAD
     at += _LONGER * (bool(flags & SYS_FLAG_BORN_HOST_V6) + bool(flags & SYS_FLAG_STORE_HOST_V6))
@@ -255,13 +257,13 @@ def id_of(unique: str) -> int:
 
 
 class Places:
-    """The offsets whose messages the history has reported so far, as ranges per queue."""
+    """The offsets of the messages that the history has reported so far, as ranges for each queue."""
 
     def __init__(self) -> None:
         self._ranges: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
 
     def add(self, topic: str, queue: int, offset: int) -> bool:
-        """Add a message; returns whether it was not reported before."""
+        """Add a message's offset; returns whether it is new."""
         starts, ends = self._ranges.setdefault((topic, queue), ([], []))
         at = bisect_right(starts, offset)
         if at and offset < ends[at - 1]:
@@ -307,7 +309,7 @@ class Sent(msgspec.Struct, frozen=True):
     ids: list[int] = []
     bodies: list[int] = []
     tags: tuple[str, ...] = ()
-    """The tag of each message; empty if the tags or the offsets in the answer do not apply to these messages."""
+    """The tag of each message; empty if the request's tags or the answer's offsets do not belong to these messages."""
     delay_ms: int = -1
     delay_level: int = -1
     transaction: str = ""
@@ -350,7 +352,7 @@ def read_send(request: Command) -> Sent:
 
 
 def _delay_ms(properties: Mapping[str, str]) -> int:
-    """Returns the delay in ms that a send requests; -1 if the send requests none, or an absolute time."""
+    """Returns the delay in ms that a send requests; -1 if it requests no delay, or delivery at an absolute time."""
     for name, unit in ((TIMER_DELAY_MS, 1), (TIMER_DELAY_SEC, 1_000)):
         if LEVEL.fullmatch(properties.get(name, "")):
             return int(properties[name]) * unit

@@ -1,8 +1,8 @@
 """The data of the relay: listeners for clients (doors), connections through the proxy (links), and their taps.
 
 Decoding commands takes many times as long as relaying bytes. If the relay decoded each command at once, the next bytes
-from the broker would wait in the kernel, and the time of their arrival would be unknown. Therefore the relay decodes
-commands for a short time and then relays again, in turn (`relay_loop`).
+from the broker would wait in the kernel, and the time of their arrival would be unknown. Therefore the relay alternates
+between relaying bytes and decoding commands for a short time (`relay_loop`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tell = Callable[[bytes, int, int], None]
 """A function that gets bytes and two times in nanoseconds. The bytes passed the proxy between these two times."""
 
 PIECE_SIZE: Final = 32 * 1024
-"""The number of bytes passed to a tap at once: about 150 small commands, which take 2 to 3 ms to decode."""
+"""The number of bytes that a tap gets at once. They are about 150 small commands, which take 2 to 3 ms to decode."""
 
 
 class TapQueue:
@@ -38,7 +38,7 @@ class TapQueue:
         self.calls.append((call, 0))
 
     def add_bytes(self, tell: Tell, content: bytes, after_ns: int, before_ns: int) -> None:
-        """Add calls for these bytes, in pieces with the same times. The boundaries of the pieces have no meaning."""
+        """Add calls for these bytes, in pieces with the same times. A piece may begin or end within a command."""
         size = len(content)
         self.size += size
         if size <= PIECE_SIZE:
@@ -97,7 +97,7 @@ class Tap(Protocol):
         ...
 
     def blocked(self, direction: Direction, after_ns: int, before_ns: int) -> None:
-        """Note that bytes began to wait for their receiver between the two times; sent bytes may now be unseen."""
+        """Note that bytes began to wait for their receiver between the two times; the proxy may not see later bytes."""
         ...
 
     def unblocked(self, direction: Direction, after_ns: int, before_ns: int) -> None:
@@ -115,7 +115,7 @@ Rewrite = Callable[[bytes], bytes]
 
 @define(slots=True, eq=False)
 class Door:
-    """A listener for clients, with its target and the recorder of its connections."""
+    """A listener for clients, with the broker or name server to which it relays and the recorder of its connections."""
 
     listener: Listener
     target: Address
@@ -123,9 +123,9 @@ class Door:
     settle_ns: int = field(default=SETTLE_NS)
     """The round-trip time to the target, in nanoseconds."""
     held_max: int = field(default=HELD_MAX)
-    """The maximum number of bytes of a connection that the target's kernel holds."""
+    """The maximum number of bytes of one connection that the target's kernel holds."""
     is_down: bool = field(default=False, init=False)
-    """Whether the last connection to the target failed. A failure is logged once."""
+    """Whether the last connection to the target failed, so that further failures are not logged."""
 
     @property
     def address(self) -> Address:
@@ -135,7 +135,7 @@ class Door:
 
 @define(slots=True, eq=False)
 class Visitor:
-    """A client that waits until the address of its broker is resolved."""
+    """A client whose connection waits until the address of its broker is resolved."""
 
     door: Door
     socket: Socket
@@ -157,11 +157,12 @@ class Side:
     busy_pass: int
     """The last pass of the loop in which the socket was readable or was not watched for reading."""
     look_ns: int = field(default=0)
-    """No look (check that the socket is empty) is recorded before this time, because it would add little precision."""
+    """No look (check that the socket is empty) is recorded before this time, because more looks would add little
+    precision."""
     out: Buffer = field(default=b"")
     reads: bool = field(default=False)
     writes: bool = field(default=False)
-    """Whether the loop watches this socket for writing; `reads` is the same for reading."""
+    """Whether the loop watches this socket for writing; `reads` says whether it watches the socket for reading."""
     stuck: tuple[int, int] | None = field(default=None)
     stuck_told: bool = field(default=False)
     link: Link = field(init=False)
@@ -184,7 +185,8 @@ class Link:
     started: bool = field(default=False)
     """Whether the client's first byte was seen."""
     ending: tuple[int, int] | None = field(default=None)
-    """The times between which one of the two sockets ended. Bytes that wait for the opposite socket are still sent."""
+    """The times between which one of the two sockets ended. The bytes that wait for the opposite socket are still sent.
+    """
     half_closed: tuple[int, int] | None = field(default=None)
     """The times between which the client stopped sending; answers may still follow."""
     half_closed_told: bool = field(default=False)

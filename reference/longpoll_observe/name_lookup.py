@@ -17,7 +17,7 @@ ASKED_MAX: Final = 1_000
 TAKE_S: Final = 0.2
 """How often, in seconds, the look-up thread checks whether the proxy is stopping."""
 END_S: Final = 1.0
-"""The seconds for which the shutdown waits for a running look-up. After that, the thread ends when its look-up ends."""
+"""How many seconds a shutdown waits for a running look-up. If the look-up takes longer, its thread ends later."""
 
 
 def is_literal(host: str) -> bool:
@@ -32,8 +32,8 @@ def is_literal(host: str) -> bool:
 class NameLookup:
     """Clients that wait for their broker's address, and the look-up thread.
 
-    Invariants: the thread looks up, or has looked up, the target of every client in `waiting`, and nothing has read the
-    result yet; `_found` is not called after `stop`. Only `_run` runs on the look-up thread.
+    Invariants: for each client in `waiting`, a look-up of its target waits, is running, or has a result that was not
+    read yet; `_found` is not called after `stop`. Only `_run` runs on the look-up thread.
     """
 
     def __init__(self, runtime: Runtime, found: Callable[[], None]) -> None:

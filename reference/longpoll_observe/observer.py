@@ -3,13 +3,13 @@
     with Observer.start(runtime, brokers=[("127.0.0.1", 10911)], record_directory="/tmp/history") as observer:
         observer.doors   # {"127.0.0.1:10911": ("127.0.0.1", 40001)}
 
-A broker found in a route gets its door at that time; its round trip is measured later, because the broker may be
+A broker in a route gets its door when the route is read. Its round trip is measured later, because the broker may be
 unreachable. Threads: `relay`, `measure`, `look-up` for host names, and a `history-writer` per broker.
 
 A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker. The broker's kernel
 answers a handshake without the broker's process, so the measurement covers only the round trip.
 
-Relaying: see `relay_loop`. Commands: see `tap`.
+`relay_loop` relays the bytes, and `tap` decodes the commands.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ HANDSHAKE_S: Final = 1.0
 MEASURE_S: Final = 0.2
 """How often, in seconds, the measuring thread checks whether the proxy is stopping."""
 UNCERTAINTY_NS_MIN: Final = 100_000
-"""The minimum uncertainty: the time that the kernel of a busy host takes to deliver a segment."""
+"""The minimum uncertainty in ns, which is the time that the kernel of a busy host takes to deliver a segment."""
 UNCERTAINTY_NS_UNMEASURED: Final = 5_000_000
-"""The uncertainty of a broker that could not be reached at the start."""
+"""The uncertainty in ns for a broker that could not be reached at the start."""
 WRITE_MEMORY: Final = (("/proc/sys/net/ipv4/tcp_wmem", 1), ("/proc/sys/net/core/wmem_max", 2))
-"""Files with Linux's limits for a sender's buffer, each with a factor: a limit for buffers that a program sizes itself
-counts double."""
+"""Files with Linux's limits for a sender's buffer, each with a factor. The factor is 2 for the limit of buffers whose
+size a program sets, because Linux doubles that size."""
 PIECE: Final = 1024 * 1024
-"""How many bytes a sender's buffer may exceed its limit by, because of the last segment."""
+"""By how many bytes a sender's buffer may exceed its limit, because of the last segment."""
 HOST_LENGTH_MAX: Final = 255
 HOST: Final = re.compile(r"[\w.:%\[\]-]{1,255}", re.ASCII)
 """Matches a host name or address (RFC 1123, plus the underscore, which is common)."""
@@ -64,7 +64,7 @@ def name_of(address: Address) -> str:
 
 
 def held_max(files: Files) -> int:
-    """The maximum number of bytes of a connection that a kernel holds, by this host's settings or Linux's defaults."""
+    """The maximum number of bytes of one connection that a kernel holds, by this host's settings or Linux defaults."""
     sizes = [HELD_MAX]
     for path, times in WRITE_MEMORY:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -142,7 +142,7 @@ class Observer(Stoppable):
 
     @property
     def trouble(self) -> str:
-        """What the history lacks after `stop`, as a sentence for the user; empty if it is complete."""
+        """What the history lacks after `stop`, as a sentence for the user; empty if the history is complete."""
         return "; ".join(recorder.trouble for recorder in self._recorders if recorder.trouble)
 
     def stop(self) -> None:
@@ -230,7 +230,7 @@ class Observer(Stoppable):
         return name_of(door.address)
 
     def _measure(self) -> None:
-        """Measure the round trips to brokers from routes. Runs on its own thread."""
+        """Measure the round trips to brokers in routes; runs on its own thread."""
         while not self._stopped:
             found = self._unmeasured.take(MEASURE_S)
             if found is None:

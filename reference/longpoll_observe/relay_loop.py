@@ -1,17 +1,17 @@
 """Relays bytes between pairs of sockets on one thread, and bounds when they arrived.
 
-One pass reads every ready socket and sends the bytes to the opposite socket at once. Then the taps get their bytes for
-up to `TURN_NS`; remaining bytes wait in a `TapQueue`, so that decoding delays no relaying. While too many bytes wait,
-the loop does not read from clients. Then the brokers get no new requests, and the loop still reads their answers at
-once, so the times of a busy connection stay precise. If a socket does not accept bytes, the loop does not read the
-opposite socket either, so at most one chunk waits per direction.
+One pass of the loop reads every ready socket and sends the bytes to the opposite socket at once. The taps then decode
+bytes for up to `TURN_NS`, and the remaining bytes wait in a `TapQueue`, so that decoding delays no relaying. While too
+many bytes wait, the loop does not read from clients. The brokers then get no new requests, but the loop still reads
+their answers at once, so the times of a busy connection stay precise. If a socket does not accept bytes, the loop does
+not read the opposite socket either, so at most one chunk waits per direction.
 
 The arrival of bytes is an interval. If a poll does not report a socket, the socket was empty at some time after the
 poll began, so the bytes of the next pass arrived later. The loop polls at least every `TICK_S`, which bounds the
-interval however late a thread wakes. A pause of this process widens the interval, but causes no false finding. Send
-times: see `arrival_time`.
+interval however late a thread wakes. A pause of this process widens the interval, but causes no false finding.
+`arrival_time` bounds the send times.
 
-Commands: see `tap`, `routes`. Connection data: see `links`.
+`tap` and `routes` decode the commands, and `links` holds the data of the connections.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from longpoll_runtime import Poller, Runtime, Thread
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.005
-"""The longest poll with open connections, in seconds. The interval in which bytes are known to have arrived is at most
-about twice as long."""
+"""The longest poll with open connections, in seconds. The interval in which bytes can have arrived is at most about
+twice as long."""
 IDLE_S: Final = 1.0
 """The longest poll without connections, in seconds."""
 ROUND_NS: Final = 5_000_000
@@ -39,13 +39,14 @@ LOOK_NS: Final = 1_000_000
 TURN_NS: Final = 1_000_000
 """How many nanoseconds the taps may decode before the sockets are checked again."""
 UNTOLD_STOP: Final = 8 * 1024 * 1024
-"""The number of undecoded bytes above which clients are not read."""
+"""The number of undecoded bytes above which the loop does not read from clients."""
 UNTOLD_GO: Final = UNTOLD_STOP // 2
-"""The number of undecoded bytes below which clients are read again."""
+"""The number of undecoded bytes below which the loop reads from clients again."""
 UNTOLD_MAX: Final = 64 * 1024 * 1024
-"""The number of undecoded bytes above which brokers are not read either, so that times get less precise."""
+"""The number of undecoded bytes above which the loop does not read from brokers either, so that times get less precise.
+"""
 CHUNK_SIZE: Final = 256 * 1024
-"""The maximum number of bytes that a pass reads from one socket, and that wait for a receiver which accepts no bytes.
+"""The maximum number of bytes that one pass reads from a socket, which is also the maximum that waits for a receiver.
 """
 READY_MAX: Final = 1000
 """The maximum number of sockets that a poll reports. If it reports so many, other sockets may be ready too."""
@@ -209,11 +210,12 @@ class RelayLoop:
             if side is link.broker:
                 self._acknowledge(link, arrivals)
             else:
-                # The poll reported only the end of the stream, which needs no acknowledgement.
+                # On the client's side, the bound is used only for the end of the stream, and a kernel sends the end
+                # without waiting for an acknowledgement.
                 arrivals.acknowledged(now_ns, arrivals.read + FIRST_FLIGHT)
 
     def _acknowledge(self, link: Link, arrivals: ArrivalTimes) -> None:
-        """Acknowledge bytes, so that the broker's kernel releases bytes that it holds back; record the time."""
+        """Acknowledge bytes, so that the broker's kernel releases bytes that it holds, and record the time."""
         begun_ns = self._now_ns()
         try:
             link.onward.acknowledge()
@@ -240,7 +242,7 @@ class RelayLoop:
         return False
 
     def _pass_on(self, side: Side, content: bytes) -> None:
-        """Send bytes to one socket. If it does not accept them all, keep the rest and do not read the opposite one."""
+        """Send bytes to one socket. Keep bytes that it does not accept, and then do not read the opposite socket."""
         if not content:
             return
         assert not side.out, "a side with bytes waiting is not sent more"
@@ -260,7 +262,7 @@ class RelayLoop:
                 self._close(link, *link.ending)
                 return
             if link.half_closed is None and link.connected and not side.writes and link.other(side).reads:
-                # No bytes wait or have waited, so the watched conditions stay the same.
+                # No bytes wait or have waited, so the sockets are watched for the same events as before.
                 return
         if link.half_closed is not None and side is link.broker:
             self._pass_half_close(link)
@@ -320,7 +322,7 @@ class RelayLoop:
         side.stuck, side.stuck_told = None, False
 
     def _tell_unseen(self, link: Link) -> None:
-        """At the end of a connection, report that answers may be unread, unless the socket was recently seen empty."""
+        """At the end of a connection, report that answers may be unseen, unless its socket was recently seen empty."""
         if not link.client.stuck_told:
             self._note_quiet(link.broker)
             since_ns, now_ns = link.broker.arrivals.since_ns, self._now_ns()
@@ -401,7 +403,7 @@ class RelayLoop:
             log.warning("%s:%d cannot be reached (%s): closing the connections that come for it", *door.target, why)
 
     def _half_close(self, link: Link, after_ns: int, before_ns: int) -> None:
-        """Handle that the client stopped sending: tell the broker after the last byte. Answers may still follow."""
+        """Pass on to the broker, after the last byte, that the client stopped sending. Answers may still follow."""
         link.half_closed = (after_ns, before_ns)
         self._pass_half_close(link)
         self._watch(link.client)
@@ -416,7 +418,7 @@ class RelayLoop:
             self._close(link, link.half_closed[0], self._now_ns())
 
     def _end(self, link: Link, side: Side, after_ns: int, before_ns: int) -> None:
-        """Handle the end of one socket: send the bytes that wait for the opposite one, and then close both."""
+        """Handle the end of one socket: send the bytes that wait for the opposite socket, and then close both."""
         if link.other(side).out:
             link.ending = (after_ns, before_ns)
             self._watch(side)

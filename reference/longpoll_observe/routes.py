@@ -2,7 +2,7 @@
 
 Only answers to GET_ROUTEINFO_BY_TOPIC (105) and GET_BROKER_CLUSTER_INFO (106) are changed: the addresses in
 `brokerAddrs`, and with them the length of the frame. If a stream cannot be decoded, the rest of it is passed on
-unchanged. `observer` knows the addresses of the proxy.
+unchanged. `observer` supplies the proxy's addresses.
 
 Source: `TopicRouteData.java`, `ClusterInfo.java`.
 """

@@ -6,13 +6,13 @@ between the proxy's and the broker's kernel.
 
 The history has events for pulls, pops, sends, ends of transactions, and requests that change or query offsets. A
 one-way request has an event only if it commits an offset or ends a transaction. A broker's requests to clients, such as
-NOTIFY_CONSUMER_IDS_CHANGED (40), have no events. Heartbeats are read for their subscriptions. If a client gets a
+NOTIFY_CONSUMER_IDS_CHANGED (40), have no events. The tap reads the subscriptions in heartbeats. If a client gets a
 message whose offset no acknowledgement reported, the message is reported once (`message_seen`), so that its tag is
-known. A batch of acknowledgements of pops is not decoded, and counts as lost.
+known. A request that acknowledges a batch of popped messages is not decoded, and counts as lost.
 
-Unreadable bytes are relayed too: the connection then counts as closed, and a `lost` event reports unseen events. If two
-open requests have the same opaque (request id), their answers are ambiguous: neither request is judged, and both count
-as lost.
+The proxy relays unreadable bytes too, but the history then reports the connection as closed, and unseen events by
+`lost`. If two open requests have the same opaque (request id), their answers are ambiguous, so neither request is
+judged, and both count as lost.
 
 `relay_loop` relays the bytes, and `events` converts the commands.
 """
@@ -84,7 +84,7 @@ Sender = Literal["client", "broker"]
 
 
 def begins_frame(content: bytes) -> bool:
-    """Whether a command may begin with these bytes, judged by its lengths, and by the first byte of a JSON header."""
+    """Whether a command may begin with these bytes, by its lengths and the first byte of a JSON header."""
     if len(content) <= HEAD_SIZE:
         return False
     length, mark = HEAD.unpack_from(content)
@@ -97,7 +97,7 @@ def begins_frame(content: bytes) -> bool:
 
 
 class CommandStream:
-    """Splits one direction into commands, and yields each with a time before which its first byte had not arrived.
+    """Splits one direction of a connection into commands, and bounds when the first byte of each command arrived.
 
     Invariant: for an incomplete frame, `_begun_ns` is a time before which the frame's first byte had not arrived.
     """
@@ -225,7 +225,7 @@ class ConnectionTap:
             self._answers = CommandStream()
 
     def cut(self, now_ns: int) -> None:
-        """Note that the observation ends before the connection does."""
+        """Note that the observation ends before the connection."""
         if self._unread_ns is not None:
             self._recorder.lose(1, self._unread_ns, now_ns)
         self._ended = True
@@ -241,7 +241,7 @@ class ConnectionTap:
     def closed(self, after_ns: int, before_ns: int) -> None:
         """Record that the connection ended."""
         if self._unread_ns is not None:
-            # All commands of the connection since this time are unknown.
+            # All commands of this connection from this time on are unknown.
             self._recorder.lose(1, self._unread_ns, before_ns)
             self._unread_ns = None
         if self._ended:
@@ -349,7 +349,7 @@ class ConnectionTap:
                     self._unseen -= 1
                     self._recorder.lose(1, after_ns, before_ns)
                 elif self._partly_ns is not None:
-                    # It is unknown which request this answer belongs to, and when the broker received the request.
+                    # It is unknown to which request this answer belongs, and when the broker received the request.
                     self._recorder.lose(1, self._partly_ns, before_ns)
                 return
         self._answered[command.opaque] = asked

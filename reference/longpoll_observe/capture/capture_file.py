@@ -1,6 +1,6 @@
 """Reads the TCP segments of a capture file: pcap in both byte orders and precisions, and pcapng.
 
-Packets may be Ethernet (with VLANs), Linux cooked v1 and v2, loopback or raw IP, with IPv4 or IPv6. Reads
+Packets may be Ethernet (with VLANs), Linux cooked v1 and v2, loopback or raw IP, with IPv4 or IPv6. Files are read
 sequentially, one packet at a time. Only this module needs dpkt.
 
 Source: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
@@ -63,7 +63,7 @@ class Packet:
 
 @define
 class CaptureFile:
-    """A capture file, with data found while reading."""
+    """A capture file, with the facts that were found while it was read."""
 
     path: Path
     dropped: int = 0
@@ -151,7 +151,7 @@ class CaptureFile:
                 yield packet
 
     def _block(self, kind: int, body: bytes, order: str, interfaces: list[Interface]) -> Packet | None:
-        """Return the packet in a block, or None. Raises struct.error or IndexError if the block is damaged."""
+        """Return the packet in a block, if any. Raises struct.error or IndexError if the block is damaged."""
         if kind == INTERFACE and len(interfaces) < INTERFACES_MAX:
             interfaces.append(Interface.read(body, order))
         elif kind == STATISTICS:
@@ -242,7 +242,7 @@ class Segment:
     window: int
     """The receive window as sent, before the window scale is applied."""
     size: int
-    """The number of content bytes that were sent, although the capture may have fewer."""
+    """The number of content bytes that were sent. The capture may have fewer."""
     content: bytes
     """The captured bytes of the content."""
     scale: int | None
@@ -276,7 +276,7 @@ def _ip(packet: Packet) -> Any:
 
 
 def _segment(time_ns: int, source: bytes, target: bytes, tcp: Any, ip_size: int | None) -> Segment:
-    """Create a segment. `ip_size` is the length of the IP packet's content; None if the card would segment it."""
+    """Create a segment. `ip_size` is the length of the IP packet's content; None if the network card segments it."""
     size = max(len(tcp.data) if ip_size is None else ip_size - tcp.off * 4, 0)
     options = dict(dpkt.tcp.parse_opts(tcp.opts))
     scale, stamps = options.get(dpkt.tcp.TCP_OPT_WSCALE), options.get(dpkt.tcp.TCP_OPT_TIMESTAMP, b"")

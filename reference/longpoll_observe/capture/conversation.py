@@ -1,13 +1,13 @@
 """One captured connection to a broker: orders both directions and passes them to the proxy's tap.
 
-A request counts as received between the capture of its last byte and of the broker's acknowledgement of that byte,
-because the broker's kernel sends this acknowledgement once it has the byte. The earliest time of an answer is computed
-as in the proxy (`arrival_time`), from the client's earlier acknowledgements and windows.
+A request counts as received between the capture of its last byte and the capture of the broker's acknowledgement of
+this byte, because the broker's kernel sends this acknowledgement once it has the byte. The earliest time of an answer
+is computed as in the proxy (`arrival_time`), from the client's earlier acknowledgements and windows.
 
 Segments may be out of order, repeated, overlapping, or truncated by the snap length; if bytes were captured twice, the
 first copy counts. Bytes that were acknowledged but not captured are missing. If a connection is older than the capture,
 the bytes before its first whole frame are missing too. The history records which bytes are missing. Bytes count as
-missing only after `GRACE_NS`, because a capture may swap packets; until then no later bytes are passed on.
+missing only after `GRACE_NS`, because a capture may swap packets; until then, later bytes are not passed on.
 
 A capture's timestamps come from a clock that can be set, and a step of this clock looks like a pause of the broker.
 Most TCP senders write a counter of ms into each segment (RFC 7323), which cannot be set. Between two segments of one
@@ -60,7 +60,7 @@ class TcpStream:
 
     @property
     def is_ended(self) -> bool:
-        """Whether everything up to the stream's end was taken."""
+        """Whether all bytes up to the stream's end were taken."""
         return self.end is not None and self.read >= self.end
 
     def begin(self, sequence: int) -> None:
@@ -93,7 +93,7 @@ class TcpStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether too many bytes are waiting."""
+        """Whether too many bytes wait for missing earlier bytes."""
         return self._waiting > PENDING_MAX
 
     def skip(self, known: int) -> None:
@@ -111,7 +111,7 @@ TICK_NS: Final = 1_000_000
 """The unit of a sender's counter is assumed to be 1 ms. A counter with another unit disagrees with the capture's clock.
 """
 AGREE_NS: Final = 25_000_000
-"""How far two clocks may differ and still agree, which is more than the usual delay from a sender to the capture."""
+"""How far two clocks may differ and still agree. This is more than the usual delay from a sender to the capture."""
 WINDOW_NS: Final = 10_000_000_000
 """The period after which clocks are compared again. Within a period, clocks drift by less than a tick (100 ppm)."""
 STAMP_BITS: Final = 32
@@ -119,7 +119,7 @@ STAMP_BITS: Final = 32
 
 @define(slots=True)
 class Agreement:
-    """The result of comparing the clocks of a whole capture."""
+    """The result of comparing the capture's clock with the senders' clocks in a whole capture."""
 
     worst_ns: int = 0
     is_steady: bool = True
@@ -133,7 +133,7 @@ class Agreement:
 
 @define(slots=True)
 class SenderClock:
-    """The clock of one sender: the capture's time and the sender's counter at the beginning of a period."""
+    """A sender's clock, as the capture's time and the sender's counter at the beginning of a period."""
 
     agreement: Agreement
     _time_ns: int = -1
@@ -158,12 +158,13 @@ class SenderClock:
 
 
 GRACE_NS: Final = 50_000_000
-"""How long missing bytes may still arrive out of order."""
+"""How long the reader waits for missing bytes, which may arrive out of order."""
 UNACKNOWLEDGED_MAX: Final = 8 * 1024 * 1024
 """The maximum number of bytes of requests that wait for the broker's acknowledgement."""
 SEGMENT_MAX: Final = 64 * 1024
 BLOCKED_NS: Final = 25_000_000
-"""If a connection's socket was last seen empty longer than this before the connection ended, answers may be unseen."""
+"""If a connection's socket was last seen empty longer than this before the connection's end, some answers may not have
+been captured."""
 
 
 @define(slots=True, eq=False)
@@ -181,7 +182,7 @@ class Direction:
     missing_ns: int | None = None
     """When bytes were first known to be missing."""
     acknowledged: int = 0
-    """The position up to which the receiver has acknowledged everything."""
+    """The position up to which the receiver has acknowledged all bytes."""
     scale: int | None = None
     """The window scale of this direction's sender; None if no SYN of the sender was captured."""
     window_max: int = 0
@@ -252,7 +253,7 @@ class Conversation:
             self._close(now_ns)
 
     def cut(self, now_ns: int) -> None:
-        """End the conversation because the capture ends earlier, or its end was not captured."""
+        """End the conversation, because the capture ends before the connection does, or lacks its end."""
         self._tell_rest(now_ns)
         self._tap.cut(now_ns)
         self.is_over = True
@@ -282,7 +283,8 @@ class Conversation:
             self._tell_acknowledged(now_ns)
         window = segment.window << ((own.scale or 0) if other.scale != 0 else 0)
         other.window_max = max(other.window_max, window)
-        # A kernel sends if the receiver's window has room for one segment or is at least half as large as it ever was.
+        # A kernel sends if the receiver's window has room for one segment, or is at least half as large as the largest
+        # window so far.
         enough = other.window_max // 2 if own.scale is None else min(SEGMENT_MAX, other.window_max // 2)
         is_open = window > 0 and window >= enough
         if acknowledged == half.come == half.read and is_open:
@@ -324,7 +326,7 @@ class Conversation:
                 self._unacknowledged_size = 0
 
     def _goes_on(self, direction: Direction, content: bytes, after_ns: int, before_ns: int) -> bool:
-        """Whether a frame begins with these bytes after a gap; otherwise count the bytes as missing too."""
+        """Whether a frame begins with these bytes, which follow a gap; if not, count them as missing too."""
         if begins_frame(content):
             direction.is_cut = False
             return True
@@ -339,7 +341,7 @@ class Conversation:
             self._tap.forwarded(content, time_ns, max(now_ns, time_ns))
 
     def _tell_unacknowledged(self, now_ns: int) -> None:
-        """Pass on requests that were not acknowledged, because the broker may have processed them."""
+        """Pass on requests that the broker did not acknowledge, because it may have processed them."""
         for _position, time_ns, content in self._unacknowledged:
             self._tap.forwarded(content, time_ns, max(now_ns, time_ns))
         self._unacknowledged.clear()
@@ -381,7 +383,7 @@ class Conversation:
         self._tell_unseen(now_ns)
 
     def _tell_unseen(self, now_ns: int) -> None:
-        """Report that the broker may have sent answers which were not captured."""
+        """Report that the broker may have sent answers that were not captured."""
         arrivals = self.broker.arrivals
         arrivals.looked(now_ns - 1, self.broker.half.come)
         if self._stuck_ns is None and now_ns - arrivals.since_ns > max(BLOCKED_NS, RECOVER_NS):

@@ -1,7 +1,8 @@
 """Reads captures of brokers' ports into a history: the proxy's events, with one source per broker.
 
 Files are read sequentially. Memory holds only open connections and waiting bytes. A source begins with the first packet
-of the captures and ends with the last packet. Files: see `capture_file`. Connections: see `conversation`.
+of the captures and ends with the last packet. `capture_file` reads the files, and `conversation` follows the
+connections.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from longpoll_runtime import Address, Runtime
 from longpoll_spec.tables import with_table
 
 OPEN_MAX: Final = 50_000
-"""The maximum number of connections followed at once. Above this limit, the connection silent for longest counts as
-cut."""
+"""The maximum number of connections that are followed at once. If there are more, the connection that was silent for
+longest counts as cut."""
 CLOSED_MAX: Final = 10_000
 """The number of closed connections that are remembered, so that their last packets do not start new connections."""
 ROUND_TRIPS_MAX: Final = 1_000
 WAIT_S: Final = 600.0
-"""How long a write to the disk may take; only the thread that reads the captures waits for the write."""
+"""How many seconds a write to the disk may take. The limit is high, because only the thread that reads the captures
+waits for the write."""
 OVERLAP_NS: Final = 1_000_000_000
 SAID_EVERY: Final = 4096
-"""Packets between two progress reports."""
+"""The number of packets between two progress reports."""
 
 Key = tuple[tuple[bytes, int], tuple[bytes, int]]
 
@@ -51,7 +53,7 @@ class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
     partly_seen: int
     """The number of connections that are older than the capture."""
     gaps: int
-    """The number of gaps in sent bytes."""
+    """The number of gaps in the captured bytes."""
     dropped: int
     """The number of dropped packets that the files report."""
     requests: int
@@ -61,7 +63,7 @@ class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
     damage: list[str] = []
     """The files that could not be read completely, with reasons."""
     trouble: str = ""
-    """A sentence about missing parts of the history; empty if complete."""
+    """A sentence about what the history lacks; empty if the history is complete."""
 
 
 @define(slots=True)
@@ -98,7 +100,7 @@ def read_captures(
         files: Captures of consecutive periods, in any order.
         brokers: Addresses of brokers as in the packets, in digits.
         record_directory: Directory of the history; written once a broker's packet is found.
-        say: Called with the number of bytes read, and of all bytes.
+        say: Called with the number of bytes read so far, and the number of all bytes.
 
     Raises:
         CaptureError: a file is not a capture, none has a packet of a broker, or their periods overlap.
@@ -161,8 +163,8 @@ def _in_order(files: Sequence[Path]) -> list[CaptureFile]:
 class _Reading:
     """State while captures are read.
 
-    Invariants: `_open` are the open conversations, first the one that was silent for longest; `_closed` are the last
-    ended conversations. `last_ns` is the time of the latest packet of any kind.
+    Invariants: `_open` are the open conversations, beginning with the one that was silent for longest; `_closed` are
+    the conversations that ended last. `last_ns` is the time of the latest packet of any kind.
     """
 
     def __init__(
@@ -222,7 +224,7 @@ class _Reading:
                 broker.recorder.lose(1, self.last_ns, self.last_ns)
 
     def finish(self) -> CaptureReport:
-        """Cut open connections and end the history; raises RecordError if it is incomplete."""
+        """Cut open connections and end the history; raises RecordError if the history is incomplete."""
         for key in list(self._open):
             self._cut(key)
         self._at_end.close()
