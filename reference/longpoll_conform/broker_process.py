@@ -1,7 +1,6 @@
-"""Start a broker with a command, and restart it when it stops answering.
+"""Start a broker with the user's command, and restart it.
 
-The command runs without a shell, and may also start a name server. Ending the command ends all processes that it
-started.
+The command runs without a shell, and may also start a name server. `end` stops all processes that the command started.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class StartError(UserError):
 
 
 class BrokerProcess:
-    """A broker that was started by a command and ends with the `with` block."""
+    """A broker that was started by a command and that ends with the `with` block."""
 
     def __init__(self, command: str, is_well: Callable[[], bool]) -> None:
         """Start the broker, and wait until `is_well`. Raises StartError, or SilentError if it never becomes well."""
@@ -53,7 +52,7 @@ class BrokerProcess:
         self.end()
 
     def restart(self) -> None:
-        """End the broker and start it again. Raises StartError or SilentError, as the first start does."""
+        """End the broker and start it again. Raises StartError or SilentError, like the first start."""
         self.end()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own command

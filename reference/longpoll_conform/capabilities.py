@@ -1,9 +1,10 @@
 """Find out the version and the capabilities of the broker under test by sending it requests.
 
 A longpoll broker reports its policy in the answer to request 28 (GET_BROKER_RUNTIME_INFO). RocketMQ reports a version
-name in this answer (`brokerVersionDesc`). Without policy and version name, the version number in the header of the
-answer decides. No request reveals the store of a broker, so the user declares it. `intended_difference` lists where our
-policies differ on purpose from the recorded version. A vector in this list must differ: if it does not, the test fails.
+name in this answer (`brokerVersionDesc`). If the answer has neither a policy nor a version name, the version number in
+the header of the answer decides. No request reveals the store of a broker, so the user declares it.
+`intended_difference` lists the vectors in which our policies differ on purpose from the recorded version. If such a
+vector does not differ, it fails.
 
 Sources: `AdminBrokerProcessor.java`, `MQVersion.java` of 4.9.7 and 5.5.0.
 """
@@ -76,23 +77,23 @@ STRICT: Final[Mapping[str, IntendedDifference]] = MappingProxyType(
 
 
 def intended_difference(policy: str) -> Mapping[str, IntendedDifference]:
-    """Return the intended differences of a policy from the recorded version, by the vector's id."""
+    """Return the intended differences of a policy from its recorded version, by the vector's id."""
     return STRICT if policy.startswith("strict") else {}
 
 
 def is_of_the_scan(vector: Vector) -> bool:
-    """Whether the recorded answer came from the five-second scan of RocketMQ, which some policies do not have."""
+    """Whether the recorded answer came from RocketMQ's five-second scan, which brokers of some policies do not have."""
     return bool(vector.case.get("depends") == "scan")
 
 
 ANSWER_S: Final = 10.0
 KNOWN_S: Final = 10.0
-"""How long a broker may take to register with its name server."""
+"""How many seconds a broker may take to register with its name server."""
 LOOK_S: Final = 0.2
 HELD_MS: Final = 2_500
-"""The requested hold. A broker without long polling answers this request after one or two seconds."""
+"""The requested hold in ms. A broker without long polling answers this request after one or two seconds."""
 SHOWN_MS: Final = 3_000
-"""How long a working broker may take until a pull finds an acknowledged message."""
+"""How many ms a working broker may take until a pull finds an acknowledged message."""
 SYSTEM_ERROR, NO_PERMISSION = 1, 16
 STORED: Final = frozenset({0, 10, 11, 12})
 """The response codes which mean that the message was stored. With codes 10 to 12, a disk or a slave was slow."""
@@ -102,15 +103,15 @@ DEFAULT: Final = "rocketmq-5"
 FIRST_OF_5: Final = 412
 """The ordinal of V5_0_0_SNAPSHOT in `MQVersion`. All lower ordinals are version 4.9 or older."""
 OLDEST: Final = 1
-"""The lowest ordinal of a release. An answer with ordinal 0 reports no version."""
+"""The lowest ordinal of a release in `MQVersion`. An answer with ordinal 0 reports no version."""
 SHOWN_MAX: Final = 60
-"""The maximum length of the broker's own text in a message."""
+"""The maximum number of characters of the broker's own text that a message shows."""
 _NAME: Final = re.compile(r"[Vv]?(\d{1,3})[_.](\d{1,3})(?:[_.]|$)")
 Fields = dict[str, str]
 
 
 def topic_fields(topic: str) -> Fields:
-    """The fields of a request that creates a topic of four queues."""
+    """Returns the fields of a request that creates a topic of four queues."""
     return {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
         "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -118,7 +119,7 @@ def topic_fields(topic: str) -> Fields:
 
 
 def send_fields(topic: str) -> Fields:
-    """The fields of a send to queue 0, with the short names of request 310."""
+    """Returns the fields of a send to queue 0, with the short names of request 310."""
     return {
         "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
         "j": "0", "k": "false", "m": "false",
@@ -126,7 +127,7 @@ def send_fields(topic: str) -> Fields:
 
 
 def pull_fields(topic: str, *, queue: int = 1, offset: int = 0, hold_ms: int = 0, expression: str = "") -> Fields:
-    """The fields of a pull that contains its subscription."""
+    """Returns the fields of a pull that contains its subscription."""
     sys_flag = 4 | 2 * bool(hold_ms)
     return {
         "consumerGroup": "GPROBE", "topic": topic, "queueId": str(queue), "queueOffset": str(offset),
@@ -136,7 +137,7 @@ def pull_fields(topic: str, *, queue: int = 1, offset: int = 0, hold_ms: int = 0
 
 
 def ask(place: Place, code: int, fields: Fields, body: bytes = b"") -> tuple[Mapping[str, Any] | None, float]:
-    """Send a request on a new connection; return the answer (None if unanswered) and the response time in milliseconds.
+    """Send a request on a new connection; return the answer, or None, and the response time in milliseconds.
 
     Raises SilentError if the broker cannot be reached.
     """
@@ -186,8 +187,8 @@ def _names(place: Place) -> tuple[bool, bool]:
         address = f"{place.broker[0]}:{place.broker[1]}"
         brokers = lenient_json((answer or {})["body"])["brokerAddrTable"]
         mine = [name for name, broker in brokers.items() if address in broker["brokerAddrs"].values()]
-        # A broker behind a proxy has another address. If only one broker is registered, take its name; otherwise the
-        # name is unknown.
+        # A broker behind a proxy has another address than the registered one. If only one broker is registered, take
+        # its name; otherwise the name is unknown.
         for name in mine or (brokers if len(brokers) == 1 else ()):
             place.broker_name, place.cluster = str(name), str(brokers[name]["cluster"])
             return True, True
@@ -224,11 +225,12 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
 
 
 Health = tuple[int | None, int | None, int | None]
-"""The response codes to three requests: create a topic, send (0 if stored), pull the message. None for no answer."""
+"""The response codes to three requests: create a topic, send (0 if stored), and pull the message. None means no answer.
+"""
 
 
 def health(place: Place, run: str) -> Health:
-    """Create a topic, send a message and pull it: every other test depends on these requests."""
+    """Create a topic, send a message and pull it, because every other test depends on these three requests."""
     topic = f"twell{run}"
     asked = (
         (17, topic_fields(topic), b""),
@@ -262,13 +264,14 @@ class Identity:
     policy: str
     """A preset for which answers were recorded."""
     how: How
-    """What decided the policy: the user, the policy or version that the broker reports, or the default."""
+    """What decided the policy: the user, the policy that the broker reports, the version that it reports, or the
+    default."""
     why: str
     """The reason for the policy, which completes the sentence "POLICY, because ..."."""
     version: str = ""
     """The version that the broker reports; empty if it reports none."""
     knobs: tuple[str, ...] = ()
-    """The knobs in which a longpoll broker reports to differ from its preset, as `NAME=VALUE`."""
+    """The knobs in which a longpoll broker differs from its preset, by its own report, as `NAME=VALUE`."""
 
 
 def given(policy: str) -> Identity:

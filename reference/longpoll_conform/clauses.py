@@ -3,8 +3,8 @@
 Ids are permanent: the number of a removed clause stays unused. Each clause lists the vectors that demonstrate it
 (`vectors`). Codes in sentences are response codes.
 
-Some clauses have no recorded conversation. A load test and a race test check these clauses (`SEEN`). They are
-properties of the specification and the judge, with the same names: see `longpoll.verification.under_load`.
+Some clauses have no recorded conversation, but are checked by a load test and a race test (`SEEN`). These clauses are
+the properties of the same names in the specification and the judge: see `longpoll.verification.under_load`.
 """
 
 from __future__ import annotations
@@ -243,7 +243,8 @@ OF_LOAD: Final = "load-"
 OF_RACE: Final = "race-"
 CROWD: Final = "crowd"
 POLLS: Final = tuple(name for clause, *_, names in _ROWS for name in names.split() if clause.startswith("POLL-"))
-"""The names of the checks of long polling itself. Each uses a hold in milliseconds or thousands of pulls."""
+"""The names of the checks of long polling itself. Each check uses either one pull with a hold in milliseconds, or
+thousands of pulls."""
 POPS: Final = tuple(name for clause, *_, names in _ROWS for name in names.split() if clause.startswith("POP-"))
 """The checks of pops and notifications."""
 SEEN: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith((OF_LOAD, OF_RACE)))

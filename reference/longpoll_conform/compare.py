@@ -31,7 +31,7 @@ from longpoll_conform.export import (
 )
 
 PROMPT_MS: Final = 900
-"""How late an answer may arrive if its recorded answer was prompt; a busy host needs this tolerance."""
+"""How many ms late an answer may arrive if its recorded answer was prompt; a busy host needs this tolerance."""
 SHOWN: Final = 120
 """The maximum number of characters of a value in the sentence about a difference."""
 Variables = Mapping[str, str]
@@ -39,7 +39,7 @@ Variables = Mapping[str, str]
 
 @frozen
 class Difference:
-    """A difference between an expected and a received answer."""
+    """A difference between the expected answer and the received answer."""
 
     where: str
     """The step and the position in the answer to this step, such as `response.extFields.nextBeginOffset`."""
@@ -60,7 +60,7 @@ def compare(
 ) -> list[Difference]:
     """Return all differences of a played case from the recorded case.
 
-    `recorded_as` and `found_as` contain the names of the recorded broker and of the tested broker.
+    `recorded_as` contains the names of the recorded broker, and `found_as` those of the tested broker.
     """
     found = [Difference("conversation", "to go on", error) for error in got.get("errors", ())]
     vary = set(expected.get("normalised", ()))
@@ -163,7 +163,7 @@ def _of_list(where: str, pattern: Any, found: Sequence[Any], names: Variables) -
 
 
 def _of_set(where: str, wanted: Sequence[Any], found: Sequence[Any], names: Variables) -> Iterator[Difference]:
-    """Match each wanted value with a found value that is not matched yet."""
+    """Match each wanted value with a found value that no other wanted value matches."""
     left = list(found)
     for pattern in wanted:
         taken = next((each for each in left if not any(differences("", pattern, each, names))), None)

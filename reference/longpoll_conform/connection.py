@@ -27,20 +27,21 @@ CONNECT_S: Final = 5.0
 SEND_S: Final = 10.0
 JOIN_S: Final = 2.0
 AFTER_S: Final = 0.25
-"""How long to read after the last step of a conversation if the broker leaves the connection open."""
+"""How many seconds to read after the last step of a conversation if the broker leaves the connection open."""
 UNASKED_S: Final = 1.0
-"""After an answer that matches no request, how long to wait for another answer."""
+"""How many seconds to wait for another answer after an answer that matches no request."""
 FRAMES_MAX: Final = 400
 """The maximum number of recorded frames of one connection; a vector has tens. Later frames are dropped."""
 PERIOD_S: Final = 0.05
 ANSWER_S: Final = 10.0
-"""A broker that is silent for longer is not slow but broken, and other clauses report this."""
+"""How many seconds an answer may take. A broker that is silent for longer is not slow but broken, which other clauses
+report."""
 REQUEST: Final = {"code": 30, "extFields": {"topic": "echo", "queueId": "0"}, "body": b""}
 """The smallest request, which asks for the end of a queue. Any answer counts, even an error for a missing topic."""
 SLOW_MS: Final = 250.0
-"""An echo that takes longer than this explains why an answer or a step was late."""
+"""If an echo takes longer than this, in ms, it explains why an answer or a step was late."""
 COARSE_MS: Final = 1_000.0
-"""If an echo takes longer than this, an answer at that time cannot show that the broker is prompt."""
+"""If an echo takes longer than this, in ms, an answer at the time of the echo cannot show that the broker is prompt."""
 TOO_SLOW: Final = "the machine was too slow to tell"
 REMEDY: Final = "run it again on an idle machine next to the broker, or this clause alone with --only"
 
@@ -154,8 +155,8 @@ class Connection:
     def wait(self, opaque: int, timeout_s: float) -> Answer:
         """Wait for the answer to a request.
 
-        After an answer that matches no request, wait only `UNASKED_S` longer, because the broker may have answered this
-        request with a wrong id.
+        After an answer that matches no request, wait only `UNASKED_S` longer, because that answer may be this
+        request's, with a wrong id.
         """
         end_s = time.monotonic() + timeout_s
         with self._came:
@@ -176,7 +177,7 @@ class Connection:
         return f"{NO_ANSWER} and a closed connection" if self._is_cut else NO_ANSWER
 
     def frames_of(self, opaque: int) -> tuple[RecordedFrame, ...]:
-        """Return the recorded frames of a request and its answers, and the frames that match no request."""
+        """Return the recorded frames of a request and of its answers, and the frames that match no request."""
         return tuple(one for one in self._conversation.spoken if _opaque_of(one) in {opaque, None, *self.unasked})
 
     def hear_out(self) -> None:
@@ -251,7 +252,7 @@ class Echo:
     """Measures the broker's latency with small requests until `close`.
 
     Invariant: `_took` contains the arrival time and the latency of each answer. A latency counts from the time at which
-    the request was due.
+    its request was due to be sent.
     """
 
     def __init__(self, broker: Address) -> None:
@@ -264,7 +265,7 @@ class Echo:
         self._thread = spawn("conform-echo", self._run)
 
     def worst_ms(self, since_s: float = 0.0, until_s: float = math.inf) -> float:
-        """The longest latency in an interval of the monotonic clock, in ms. An open request counts too."""
+        """Returns the longest latency in an interval of the monotonic clock, in ms; an open request counts too."""
         open_s = time.monotonic() - self._due_s if self._due_s <= until_s else 0.0
         took = tuple(self._took)
         return 1000 * max(0.0, open_s, *(each for at_s, each in took if at_s >= since_s and at_s - each <= until_s))

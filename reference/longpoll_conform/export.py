@@ -1,9 +1,9 @@
-"""The vectors as self-contained files for other programs: lines of JSON, the clauses, and a page about both.
+"""Exports the vectors as self-contained files for other programs: lines of JSON, the clauses, and a page about both.
 
 The files state explicitly what the recordings leave to the player: which answer to wait for and how long, the expected
 answer, and its time window. Topic and group names contain `${run}`, for which a player inserts six letters or digits
-that it has not used before. Format of the steps: `docs/conformance.md`. An expected answer is a pattern with its
-allowed variations. Special texts in a pattern:
+that it has not used before. `docs/conformance.md` describes the format of the steps. An expected answer is a pattern
+with its allowed variations. A pattern may contain special texts:
 
     <any>          any value, but not a missing one
     <address>      an IPv4 address with its port
@@ -201,11 +201,11 @@ FORMAT: Final = 2
 RUN: Final = "${run}"
 """The placeholder for six letters or digits. It has six characters too, so names keep their length."""
 PLACE: Final = "place"
-"""The name of a value that a step saves from an answer: the log position, which is the last 16 digits of a message id.
-"""
+"""The name of a value that a step saves from an answer. The value is the log position: the last 16 digits of a message
+id."""
 GET_MAX_OFFSET: Final = 30
 SCAN: Final = "scan"
-"""The name of a requirement: the vector's recorded answer came from RocketMQ's five-second scan."""
+"""The name of a requirement of vectors whose recorded answer came from RocketMQ's five-second scan."""
 ANSWER_MS: Final = 10_000
 JOIN_MS: Final = 16_000
 UNTIL_MS: Final = 8_000
@@ -219,7 +219,7 @@ Step = dict[str, Any]
 
 
 def shipped(vector: Vector) -> dict[str, Any]:
-    """Return a vector as the object on one line of the shipped vectors."""
+    """Return a vector as the JSON object that is one line of the exported file."""
     clause = BY_VECTOR[vector.id]
     needed, lacking = PROFILES[vector.profile]
     scan = {SCAN} if vector.case.get("depends") == SCAN else set()
@@ -261,7 +261,7 @@ class _Playing:
         self._opaques = itertools.count(1)
 
     def step(self, step: Mapping[str, Any], name: str, *, of_preparation: bool = False) -> Iterator[Step]:
-        """Yield the exported steps of a recorded step. The steps of a preparation expect only the response code."""
+        """Yield the exported steps of a recorded step. A step of the preparation expects only its response code."""
         if "sleep_ms" in step or "close" in step:
             yield {"close": step["close"]} if "close" in step else {"sleepMs": step["sleep_ms"]}
         elif "until_max_offset" in step:
@@ -317,7 +317,7 @@ class _Playing:
         """Return a request's frame as pieces of text and bytes, and as a readable command."""
         serialize = step.get("serialize", self._case.get("serialize", "JSON"))
         if _USED.search(json.dumps(step.get("extFields"))):
-            # A header in RocketMQ's binary format cannot contain parts whose length is not fixed, so use JSON.
+            # A header in RocketMQ's binary format cannot contain parts of variable length, so use JSON.
             serialize = "JSON"
         opaque = next(self._opaques)
         command = {key: step[key] for key in ("code", *_COPIED) if key in step}
@@ -329,7 +329,7 @@ class _Playing:
 
 
 def _pieces(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the pieces of a body; repeated text has a `times`."""
+    """Yield the pieces of a body; a repeated text is one piece with the number of repetitions in `times`."""
     if "text" in body:
         yield {"text": _named(body["text"])}
     elif "json" in body:
@@ -346,7 +346,7 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _saved(how: Sequence[Any]) -> str:
-    """Return the path of the value in the answer that is to be saved as a variable."""
+    """Return the path of the value in an answer that a step saves as a variable."""
     if how[0] == "ext":
         return f"extFields.{how[1]}"
     return PLACE if how[0] == "msgid_phys" else f"records.{how[1]}.{how[2]}"

@@ -1,11 +1,11 @@
-"""The first clauses: whether a broker holds pulls, wakes them, and answers them at their deadline.
+"""Tests the clauses of long polling: whether a broker holds pulls, wakes them, and answers them at their deadline.
 
-Tests with a single pull use their own connection and topic; a crowd, which is many concurrent pulls, finds rare faults.
-All tests run at the same time, so the longest hold decides how long the clauses take. Each answer has an earliest and a
-latest time. A recorded conversation cannot test these clauses: its holds are short, and the five-second scan of
-RocketMQ permits every answer time up to five seconds. The races that RocketMQ's presets declare cannot explain a lost
-wakeup in these tests, because each pull was held well before its message. The same tests apply to other requests that a
-broker holds, each of them a `Kind` (pops: `pops`).
+A test with a single pull uses its own connection and topic. A test with a crowd, which is many concurrent pulls, finds
+rare faults. All tests run at the same time, so the longest hold decides how long the clauses take. Each answer has an
+earliest and a latest time. A recorded conversation cannot test these clauses, because its holds are short, and
+RocketMQ's five-second scan permits an answer to be up to five seconds late. The races that RocketMQ's presets declare
+cannot explain a lost wakeup in these tests, because each pull was held well before its message. The tests also apply to
+other requests that a broker holds, such as pops (`pops`). A `Kind` describes each request.
 
 Source: `PullRequestHoldService.java` and `DefaultMQPushConsumerImpl.BROKER_SUSPEND_MAX_TIME_MILLIS` 4.9.
 """
@@ -41,17 +41,18 @@ from longpoll_conform.play import Place
 from longpoll_conform.suite import Result, Seen
 
 HELD_PART: Final = 4
-"""A broker that answers within this part (a quarter) of the requested hold does not hold the pull."""
+"""The divisor of the hold. A broker that answers within a quarter of the requested hold does not hold the pull."""
 WOKEN_PART: Final = 3
-"""The message that wakes a pull is sent after a third of the hold, at most one second after the pull."""
+"""The divisor of the hold. The message that wakes a pull is sent after a third of the hold, and at most one second
+after the pull."""
 SCAN_MS: Final = 5_000
-"""How much later an answer may arrive if RocketMQ's five-second scan sends it."""
+"""How many ms later an answer may arrive if RocketMQ's five-second scan sends it."""
 LATE_MS: Final = 1_500
-"""How late an answer may arrive, in addition to `ECHOES` times the longest echo."""
+"""How many ms late an answer may arrive, in addition to `ECHOES` times the longest echo."""
 ECHOES: Final = 2
-"""How many times the latency of an echo an answer may take, because a wake crosses threads about twice as often."""
+"""How many times the latency of an echo an answer may be late, because a wake crosses about twice as many threads."""
 EARLY_MS: Final = 20
-"""How early an answer at the deadline may arrive, because clocks have a limited granularity."""
+"""How many ms early an answer at the deadline may arrive, because clocks have a limited granularity."""
 FOUND = 0
 QUEUES: Final = 4
 LINES: Final = 4
@@ -60,18 +61,20 @@ FRAMES_MAX: Final = 1 << 20
 """The maximum number of recorded frames: enough for every frame of a crowd, so that the report can show a rare fault.
 """
 AT_ONCE: Final = 97
-"""After this many pulls, the test sends another request and waits for its answer, on each connection in turn."""
+"""The number of pulls after which the test sends a different request and waits for its answer, on each connection in
+turn."""
 HOLD_MS: Final = 15_000
 SETTLED_S: Final = 0.3
-"""How long the pulls of a round are held before the message that wakes them is sent."""
+"""How many seconds the pulls of a round are held before the message that wakes them is sent."""
 ROUNDS_S: Final = 60.0
-"""No round begins later than this. On a slow host, too few rounds fit, and the clause stays untested."""
+"""No round begins more than this many seconds after the first. On a slow host, too few rounds fit, and the clause stays
+untested."""
 FIRST_MS: Final = 500
-"""The shortest hold in the crowd."""
+"""The shortest hold in the crowd, in ms."""
 LIMIT_MS: Final = 2_000
-"""The hold of the requests in the test of the broker's limit for one key."""
+"""The hold in ms of the requests that test the broker's limit for one key."""
 PUNCTUAL_MS: Final = 200
-"""How late the most punctual answer in a crowd may be."""
+"""How many ms late the most punctual answer in a crowd may be."""
 APART_MS: Final = 500
 LATER: Final = 50
 OVERTAKEN: Final = 10
@@ -82,7 +85,7 @@ Breach = tuple[str, str]
 
 @frozen
 class Crowd:
-    """The numbers of concurrent pulls: 3,000 pulls find a fault in one of 1,000 wakes with 95 % probability."""
+    """The numbers of concurrent pulls: 3,000 pulls find a fault that affects 1 wake in 1,000 with 95 % probability."""
 
     rounds: int = 8
     wakes: int = 1_024
@@ -92,7 +95,7 @@ class Crowd:
     """The interval over which the deadlines are spread. It is longer than a period of RocketMQ's scan, so that some
     deadlines pass shortly before a scan and some shortly after."""
     at_limit: int = 0
-    """The number of requests with one key, which exceeds the broker's limit; 0 for no such test."""
+    """The number of requests with one key, which exceeds the broker's limit; 0 if the limit is not tested."""
 
 
 @frozen
@@ -109,7 +112,7 @@ class Kind:
     no_room: int
     """The response code if the broker already holds too many requests."""
     told: Callable[[Mapping[str, Any]], int] = lambda answer: int(answer["code"])
-    """Returns the response code for an answer; a notification reports its result in other fields."""
+    """Returns the response code of an answer. The function for notifications derives it from other fields."""
     is_of_all: bool = False
     """Whether a message in any queue wakes the request. If so, the round's number determines the queue of the message.
     """
@@ -178,7 +181,7 @@ class _Test:
     title: str
     breaches: list[tuple[_Pull, Breach]] = field(factory=list)
     untested: str = ""
-    """Why a test without breaches proves nothing; empty if it proves the clause."""
+    """Why the test proves nothing if it has no breaches; empty if it proves the clause."""
 
 
 @frozen
@@ -204,7 +207,7 @@ class _Tester:
     def pulls(
         self, lines: Sequence[Connection], holds: Sequence[int], offset: int = 0, *, one_key: bool = False
     ) -> list[_Pull]:
-        """Send a crowd of pulls no faster than the broker reads them, because a hold begins at the read."""
+        """Send a crowd of pulls no faster than the broker reads them, because a hold begins when the pull is read."""
         found = []
         for number, hold_ms in enumerate(holds):
             line = lines[number // QUEUES % LINES]
@@ -229,7 +232,7 @@ class _Tester:
     def wait(self, pull: _Pull, most_ms: float | None = None) -> None:
         """Wait for the answer to a pull, at most `most_ms`.
 
-        The default is the latest time at which the answer may arrive, which moves back if the latency grows meanwhile.
+        By default, wait until the latest time at which the answer may arrive, which becomes later if the latency grows.
         """
         while pull.code is None and not pull.line.is_closed:
             last_ms = self._last_ms(pull) if most_ms is None else most_ms
@@ -304,7 +307,7 @@ class _Tester:
         return test
 
     def deadlines(self) -> _Test:
-        """Test pulls whose deadlines are spread over more than a period of RocketMQ's scan."""
+        """Test pulls whose deadlines are spread over more than one period of RocketMQ's scan."""
         test, count = _Test(""), self.crowd.deadlines
         holds = [FIRST_MS + self.crowd.spread_ms * number // count for number in range(count)]
         with ExitStack() as stack:
@@ -316,7 +319,7 @@ class _Tester:
         return test
 
     def limit(self) -> _Test:
-        """Test that the broker rejects at once the pulls of one key that exceed its limit of waiting pulls."""
+        """Test that the broker at once rejects the pulls of one key beyond its limit of waiting pulls."""
         test = _Test("")
         with ExitStack() as stack:
             pulls = self.pulls(self.lines(stack, LINES), [LIMIT_MS] * self.crowd.at_limit, one_key=True)
@@ -357,7 +360,7 @@ class _Tester:
             test.untested = test.untested or too_slow(worst_ms)
 
     def _forgotten(self, pulls: Sequence[_Pull]) -> Iterable[tuple[_Pull, Breach]]:
-        """Return pulls that were answered well after many pulls with later deadlines, which no scan causes."""
+        """Return pulls answered well after many pulls with later deadlines, which RocketMQ's scan cannot cause."""
         ordered = sorted(pulls, key=lambda pull: pull.due_s)
         due_s = [pull.due_s for pull in ordered]
         answered_s = [pull.asked_s + pull.after_ms / 1000 for pull in ordered]
@@ -392,8 +395,8 @@ def see(
 ) -> list[Result]:
     """Test the clauses with these names and return the results in order. Raises SilentError.
 
-    A name contains its kind, the test, and the hold in milliseconds. If `scans` is true, an answer at the deadline may
-    be late by up to a period of RocketMQ's scan.
+    A name contains the kind of request, the test, and the hold in milliseconds. If `scans` is true, an answer at the
+    deadline may be late by up to a period of RocketMQ's scan.
     """
     kind_of = {name: kinds[name.split("-")[0]] for name in names}
     testers = [

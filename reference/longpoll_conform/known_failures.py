@@ -1,7 +1,7 @@
 """Select clauses and vectors by name, and read the list of known failures.
 
-With this list, a CI job fails only if the set of failures changes; a fixed failure is a change too. A line is the id of
-a vector or a clause, optionally followed by ` # why`. Empty lines and lines that begin with `#` are ignored.
+With the list, a CI job fails only if the set of failures changes, also if a failure is fixed. Each line of the list is
+the id of a vector or a clause, optionally followed by ` # why`. Empty lines and lines that begin with `#` are ignored.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read_known(path: Path) -> frozenset[str]:
 def chosen(
     policy: str, only: Sequence[str], excluded: Collection[str], whole: Sequence[Vector] | None = None
 ) -> tuple[list[Vector], list[str]]:
-    """Return the selected vectors, from a policy's version or `whole`, and the selected checks that have no recording.
+    """Return the selected vectors of `whole` or a policy's version, and the selected checks without a recording.
 
     Raises UserError if a name selects nothing.
     """

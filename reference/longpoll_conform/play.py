@@ -1,4 +1,4 @@
-"""Play a vector to a broker: its preparing steps, its request, the steps while the request waits, and the final steps.
+"""Play a vector to a broker: the preparation, the request, the steps while the request waits, and the final steps.
 
 The result is the vector's case with the broker's answers, which `compare` compares with the recording.
 """
@@ -31,11 +31,11 @@ ONE_WAY: Final = 2
 UNKNOWN_CODE: Final = 3
 """The answer to an unknown request code."""
 PUSH_S: Final = 0.3
-"""How long to wait for requests from the broker if the vector's recording has such requests."""
+"""How many seconds to wait for requests from the broker if the vector's recording has requests from the broker."""
 DURING_S: Final = 30.0
 ANSWER_MS: Final = 10_000
 LIMIT_MS: Final = 8_000
-"""How long to wait until the broker has done what it does with a delay, such as making a message visible."""
+"""How many ms to wait for work that the broker does with a delay, such as making a message visible."""
 LOOK_S: Final = 0.02
 ROUTE_OF_TOPIC: Final = 105
 NO_TOPIC: Final = 17
@@ -61,10 +61,10 @@ class Place:
     broker_name: str = "broker-a"
     cluster: str = "DefaultCluster"
     answer_ms: int = ANSWER_MS
-    """How long to wait for an answer to a request that is not held."""
+    """How many ms to wait for an answer to a request that is not held."""
 
     def variables(self) -> dict[str, str]:
-        """The variables that vectors may use."""
+        """Returns the variables that vectors may use, by name."""
         address = f"{self.broker[0]}:{self.broker[1]}"
         return {"brokerName": self.broker_name, "cluster": self.cluster, "brokerAddr": address}
 
@@ -87,7 +87,7 @@ class _Player:
     lines: dict[str, Connection] = field(factory=dict)
     errors: list[str] = field(factory=list)
     _asked: dict[str, tuple[Connection, int, int, float]] = field(factory=dict)
-    """Open requests, by the name that a later step uses to wait for the answer."""
+    """Open requests, by the name with which a later step waits for the answer."""
     _opening: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
@@ -128,7 +128,7 @@ class _Player:
         try:
             do()
         except FAULTS as error:
-            # An answer may contain anything. An error while reading it must not end the run.
+            # An answer may contain anything, and an error while it is read must not end the run.
             said = (
                 str(error) if isinstance(error, SilentError | NotReadableError) else f"{type(error).__name__}: {error}"
             )
@@ -262,7 +262,7 @@ class _Player:
 
 
 def _is_early(step: Mapping[str, Any], answer: Answer) -> bool:
-    """Whether a name server does not know a topic yet, although the recorded answer contains the topic's route."""
+    """Whether the name server does not know a topic yet that it knew in the recorded answer."""
     is_of_name_server = step["code"] == ROUTE_OF_TOPIC and step.get("conn", "").startswith("ns")
     was_told = (step.get("response") or {}).get("code") == 0
     return is_of_name_server and was_told and (answer.command or {}).get("code") == NO_TOPIC

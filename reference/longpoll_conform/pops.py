@@ -1,8 +1,8 @@
-"""The clauses of pops: holds as for pulls, and the invisible time of messages that a group popped.
+"""Tests the clauses of pops: holding, as for pulls, and the invisible time of messages that a group popped.
 
-A broker without pops is not tested, and these clauses are not counted. The test uses its own group with one member, and
-follows messages through their invisible time: it leaves one message alone, acknowledges one, extends the invisible time
-of one, and shortens that of another.
+If a broker has no pops, these clauses are neither tested nor counted. The test uses its own group with one member, and
+pops four messages: it leaves one alone, acknowledges one, extends the invisible time of one, and shortens the invisible
+time of one.
 
 Source: `PopMessageProcessor`, `NotificationProcessor`, `PopReviveService`, `ExtraInfoUtil` of 5.5.0.
 """
@@ -34,19 +34,21 @@ FULL, TIMEOUT = 209, 210
 OF_TIME: Final = "invisible-"
 """The prefix of the names of checks about an invisible time."""
 EARLY_MS: Final = 70
-"""How early an answer may arrive: `PopRequest.isTimeout` answers 50 ms early, and clocks have a limited granularity."""
+"""How many ms early an answer may arrive: `PopRequest.isTimeout` answers 50 ms early, and clocks have a limited
+granularity."""
 GROUP: Final = "GPOP"
 GROUPS: Final = 8
 MESSAGES: Final = ("shorter", "left", "longer", "acknowledged")
 LONG_MS: Final = 60_000
-"""An invisible time that does not end during a test."""
+"""An invisible time in ms that does not end during a test."""
 LOOK_MS: Final = 1_000
-"""The hold of each pop that waits for a message to be delivered again."""
+"""The hold in ms of each pop that waits until a message is delivered again."""
 APART_S: Final = 0.05
-"""The minimum time between a pop and a change of its message's invisible time. RocketMQ may lose a message whose
-invisible time is changed in the millisecond of its pop (#10276)."""
+"""The minimum time in s between a pop and a change of its message's invisible time. RocketMQ may lose a message whose
+invisible time is changed in the same millisecond as its pop (#10276)."""
 TIMELY: Final = 0.6
-"""The fraction of an invisible time within which the test must acknowledge a message or change its time."""
+"""The fraction of an invisible time within which the test must acknowledge a message or change the message's invisible
+time."""
 
 
 def pop_fields(topic: str, group: str, queue: int, hold_ms: int, hidden_ms: int = LONG_MS) -> Fields:
@@ -67,7 +69,7 @@ def _of_all(topic: str, number: int, _offset: int, hold_ms: int) -> Fields:
 
 
 def _told(answer: Mapping[str, Any]) -> int:
-    """Return the response code of a pop for an answer to a notification, which has other fields."""
+    """Return a pop's response code that corresponds to an answer to a notification, which has other fields."""
     fields = answer["extFields"] or {}
     if answer["code"] or fields.get("hasMsg") == "true":
         return int(answer["code"])
@@ -83,7 +85,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "pops of all queues", POP, _of_all, Crowd(8, GROUPS, 80, 3_000), TIMEOUT, FULL,
             is_of_all=True, early_ms=EARLY_MS,
         ),
-        # A notification leaves its message in the queue, so each queue has only one round.
+        # A notification leaves its message in the queue, so each queue can be used for only one round.
         "notification": Kind(
             "notifications", NOTIFICATION, _of_queue, Crowd(1, QUEUES * GROUPS, 80, 3_000), TIMEOUT, FULL,
             told=_told, early_ms=EARLY_MS,
@@ -99,7 +101,7 @@ class Times:
     hidden_ms: int = 3_000
     longer_ms: int = 8_000
     again_ms: int = 20_000
-    """How late a message may be delivered again after its invisible time; RocketMQ takes two to seven seconds."""
+    """How many ms after its invisible time a message may be delivered again; RocketMQ takes two to seven seconds."""
 
 
 @frozen
@@ -109,8 +111,8 @@ class _Got:
     opaque: int
     asked_s: float
     at_s: float
-    """When the request was sent, in seconds of the monotonic clock. The invisible time begins after this time and
-    before the answer."""
+    """When the request was sent, in seconds of the monotonic clock. The invisible time begins between this time and the
+    answer."""
     fields: Fields
     breach: Breach | None = None
 
@@ -129,7 +131,7 @@ class _Member:
     line: Connection
     got: dict[str, list[_Got]] = field(factory=dict)
     done: dict[str, _Got] = field(factory=dict)
-    """The last pop, acknowledgement or change of each message, from which its invisible time counts."""
+    """For each message, its last pop, acknowledgement or change, from which its invisible time counts."""
 
     def take(self, names: Collection[str], hidden_ms: int) -> None:
         for name in names:
@@ -156,7 +158,7 @@ class _Member:
         return _Got(opaque, asked_s, answer.at_s, fields, None if got == "0" else (f"0 for request {code}", got))
 
     def play(self) -> None:
-        """Pop messages, acknowledge one and change two, then pop until the rest is delivered again or overdue."""
+        """Pop messages, acknowledge one and change two, then pop until the others are delivered again or overdue."""
         hidden_ms, longer_ms = self.times.hidden_ms, self.times.longer_ms
         self.take(MESSAGES[:1], LONG_MS)
         self.take(MESSAGES[1:], hidden_ms)
@@ -205,7 +207,7 @@ class _Member:
 
 
 def _messages(answer: Mapping[str, Any], broker: str) -> Iterator[tuple[str, Fields]]:
-    """Yield the body of each message in an answer to a pop, and the fields of requests about it. Raises ValueError."""
+    """Yields the body of each popped message, and the fields of requests about it. Raises ValueError."""
     fields = answer.get("extFields") or {}
     starts = dict(part.rsplit(" ", 1) for part in fields.get("startOffsetInfo", "").split(";") if " " in part)
     for record in read_records(answer.get("body") or b""):
@@ -238,8 +240,8 @@ def _follow(place: Place, topic: str, names: Sequence[str], echo: Echo, times: T
     if not names:
         return []
     if not find_names(place):
-        # Without a name server, the broker's name is unknown, and RocketMQ ignores a request about a popped message if
-        # the request contains another broker's name.
+        # Without a name server, the broker's name is unknown, and RocketMQ ignores a request about a popped message
+        # that names another broker.
         return [holds.result_of(name, BY_VECTOR[name].sentence, "the broker lacks: name-server") for name in names]
     with closing(Connection("pop", place.broker, Conversation())) as line:
         member = _Member(place, topic, echo, times, line)

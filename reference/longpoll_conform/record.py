@@ -1,8 +1,9 @@
 """Send the requests of vectors to a broker and record its answers as new vectors.
 
-The recording keeps values that may vary (`normalised`). Each request is sent twice, with different names: if the two
-answers differ, a report replaces the vector. If an answer is outside the request's time window, the request is
-repeated, because a busy host makes any answer late, and a window around a late answer would fail a fast broker.
+The new vector lists the same values that may vary (`normalised`). Each request is sent twice, with different names. If
+the two answers differ, the differences are reported instead of the vector. If an answer is outside the request's time
+window, the request is repeated, because a busy host makes any answer late, and a window around a late answer would fail
+a fast broker.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from longpoll_conform.vectors import RECORDED_AS, Vector
 from longpoll_conform.wire import each_text
 
 BESIDE: Final = 8
-"""The number of vectors that are recorded at the same time; most of them only wait."""
+"""The number of vectors that are recorded at the same time, because most vectors only wait."""
 TRIES: Final = 3
 
 
@@ -31,21 +32,20 @@ class Recorded:
     vector: Vector
     """The vector with the broker's answers."""
     differences: tuple[Difference, ...]
-    """The differences between two answers to the same request. If there are any differences, the vector proves nothing.
-    """
+    """The differences between two answers to the same request. A vector with differences proves nothing."""
 
 
 def record(
     vectors: Sequence[Vector], place: Place, run_name: str, version: str, told: Callable[[], None] = lambda: None
 ) -> list[Recorded]:
-    """Record the answers to each vector; results keep the order of the vectors. Raises SilentError."""
+    """Record the answers to each vector; return the results in the order of the vectors. Raises SilentError."""
 
     def one(vector: Vector) -> Recorded:
         found = _record(vector, place, run_name, version)
         told()
         return found
 
-    # Record the vectors of a stored log alone, because their answers depend on earlier requests.
+    # Record the vectors of a stored log one at a time, because their answers depend on earlier requests.
     stored = [vector for vector in vectors if vector.profile == "store"]
     found = {vector.id: one(vector) for vector in stored}
     with ThreadPoolExecutor(BESIDE) as pool:
@@ -66,7 +66,7 @@ def _record(vector: Vector, place: Place, run_name: str, version: str) -> Record
         named = kept.named_for(run)
         played = _play(named, place)
         differences = tuple(compare(named.case, played.case, RECORDED_AS, played.variables))
-        # Without a recorded time window, no answer counts as late.
+        # A vector without a recorded time window has no late answers.
         if not differences and (window is None or kept.case["timing"] == window):
             break
         kept = _kept(vector, played, run, version)

@@ -1,10 +1,10 @@
-"""The result of a run: three sections, a conversation as text, JSON, JUnit XML and HTML pages.
+"""Reports the result of a run as text, JSON, JUnit XML and HTML pages.
 
-The sections are differences from RocketMQ, bugs of RocketMQ that the broker shares, and untested clauses. They count
-clauses, not vectors. A broker may answer anything, so its text is escaped for terminals, XML and HTML. The pages have
-no scripts and need no network.
+The text has three sections: differences from RocketMQ, bugs of RocketMQ that the broker shares, and untested clauses.
+The sections count clauses, not vectors. A broker may answer anything, so its text is escaped for terminals, XML and
+HTML. The pages have no scripts and need no network.
 
-Sources: docs/findings.md; `ConsumerFilterManager.build` (its check is an assertion, which Java does not run by
+Sources: docs/findings.md; `ConsumerFilterManager.build` (it checks with an assertion, which Java does not run by
 default).
 """
 
@@ -65,14 +65,14 @@ def bug_of_run(policy: str, seen: str) -> str | None:
 
 PULL, POP = 11, 200_050
 HEX_SIZE_MAX: Final = 256
-"""How many bytes of a frame are shown in hexadecimal. If the frame is longer, the number of further bytes follows."""
+"""How many bytes of a frame are shown in hexadecimal, followed by the number of further bytes."""
 HEX_COLUMNS: Final = 32
 TEXT_MAX: Final = 600
 ARROWS: Final = {"sent": ">", "came": "<", "closed": "x"}
 
 
 def lines_of(spoken: Sequence[RecordedFrame], *, with_bytes: bool = True) -> Iterator[str]:
-    """Yield the lines of each frame: time, connection, decoded content, and its bytes in hexadecimal."""
+    """Yield the lines of each frame: its time, connection, decoded content, and bytes in hexadecimal."""
     for one in spoken:
         yield f"{one.at_ms:9.1f} ms  {one.line} {ARROWS[one.way]} {meaning(one)}"
         if with_bytes:
@@ -110,7 +110,7 @@ _VALUE: Final = re.compile(r'"[^"]*"|\d+')
 
 
 def by_cause(results: Iterable[Result]) -> list[tuple[Result, ...]]:
-    """Group failures by cause: the first differences in a group are equal except for texts and numbers."""
+    """Group failures by cause: the first differences of a group are equal, apart from texts and numbers."""
     found: dict[str, list[Result]] = {}
     for result in results:
         if result.outcome == "FAIL":
@@ -139,7 +139,7 @@ def _code_at(vector: Vector | Seen, where: str) -> int:
 
 
 def does_not_poll(results: Iterable[Result]) -> bool:
-    """Whether the broker answered a pull with a long hold at once, so that it seems to lack long polling."""
+    """Whether the broker answered a pull with a long hold at once, so that it probably lacks long polling."""
     return any(result.outcome == "FAIL" and result.vector.id == POLLS[1] for result in results)
 
 
@@ -325,7 +325,7 @@ def index(suite: Suite, results: Sequence[Result]) -> str:
 
 
 def page(result: Result) -> str:
-    """The HTML page of one vector: expected next to received answers, and every byte of the conversation."""
+    """Returns the HTML page of one vector: expected next to received answers, and every byte of the conversation."""
     rows = "".join(
         f"<tr><td><code>{escape(each.where)}</code></td><td>{escape(each.expected)}</td><td>{escape(each.got)}</td></tr>"
         for each in result.differences
@@ -372,7 +372,7 @@ SKIPPED: Final = frozenset({"UNTESTED", "UNIMPLEMENTED", "NON-STRICT"})
 
 
 def junit(results: Sequence[Result]) -> str:
-    """The results as a JUnit XML document."""
+    """Returns the results as a JUnit XML document."""
     root = ET.Element("testsuites", name="longpoll conform")
     for area, group in groupby(sorted(results, key=_area), key=_area):
         found = list(group)

@@ -24,11 +24,13 @@ from longpoll_conform.vectors import RECORDED_AS, Vector
 
 TRIES_MAX: Final = 40
 UNTIL_MS: Final = 300
-"""How long a reduced conversation waits for a queue to reach an offset, because the sends may have been removed."""
+"""How many ms a reduced conversation waits for a queue to reach an offset. This is short, because the reduction may
+have removed the sends."""
 PARTS: Final = ("after", "during", "setup")
 KEPT: Final = frozenset({34, 200})
-"""Request codes that a reduction keeps: heartbeats (34) and group settings (200). A correct broker needs these requests
-to give the recorded answers, but a broker that ignores them gives the same wrong answers without them."""
+"""Request codes that a reduction keeps: heartbeats (34) and group settings (200). A correct broker needs them to give
+the recorded answers. A broker that ignores them gives the same wrong answers without them, so a reduction would remove
+them."""
 CODE: Final = "response.code"
 
 
@@ -37,9 +39,9 @@ def minimise(
 ) -> tuple[Vector, int]:
     """Remove the steps that the first difference does not need; return the vector and the number of removed steps.
 
-    `play` returns the differences of a vector. Only answers of the request itself are compared, because the positions
-    of steps change. A step is also needed if another difference or another response code appears without the step,
-    because the recorded answer then no longer applies, for example because no step created the topic.
+    `play` returns the differences of a vector. Only the differences in the answer to the vector's request are compared,
+    because the positions of steps change. A step also stays if removing it causes another difference or response code,
+    because the recorded answer then no longer applies: for example, no step created the topic.
     """
     wanted = next((each for each in differences if each.where.startswith("response")), None)
     if wanted is None:
@@ -62,7 +64,7 @@ def minimise(
 
 
 def _codes(differences: Sequence[Difference]) -> set[str]:
-    """Return a set with the wrong response code among the differences; empty if the response code did not differ."""
+    """Return the wrong response code among the differences as a set, which is empty if the code did not differ."""
     return {each.got for each in differences if each.where == CODE}
 
 
@@ -84,21 +86,21 @@ BAD: Final = frozenset({"FAIL", "UNTESTED"})
 STOPPED: Final = "the broker stopped answering"
 TIME_OVER: Final = f"the conversations reached their time limit of 8 minutes: {REMEDY}"
 RUN_S: Final = 480.0
-"""The time limit of all conversations of a run; later vectors are untested."""
+"""The time limit in seconds for all conversations of a run; vectors that are due later are untested."""
 UNANSWERED_MAX: Final = 5
 """After this many vectors with late or missing answers, no vector is played again or reduced."""
 SILENT_MAX: Final = 3
 """If a request code was never answered in this many vectors, further vectors with this code are not played."""
 PATIENCE_MS: Final = 2_000
-"""How long to wait for an answer after `UNANSWERED_MAX` vectors had late or missing answers."""
+"""How many ms to wait for an answer after `UNANSWERED_MAX` vectors had late or missing answers."""
 TRIES: Final = 3
 SMALLER_S: Final = 60.0
-"""The time limit for reducing all conversations of a run."""
+"""The time limit in seconds for reducing all conversations of a run."""
 BESIDE: Final = 8
 """The maximum number of waiting vectors that are played at once."""
 PROMPT_MS: Final = 100
 SMALLEST_WAIT_MS: Final = 2_000
-"""A conversation that waits longer than this is not reduced, because the reduction would take minutes."""
+"""A conversation that waits longer than this, in ms, is not reduced, because the reduction would take minutes."""
 
 
 @frozen
@@ -117,10 +119,10 @@ class Result:
     clause: Clause
     outcome: Outcome
     why: str = ""
-    """The reason for the result, in one sentence; empty for PASS."""
+    """The reason for the outcome, in one sentence; empty for PASS."""
     differences: tuple[Difference, ...] = ()
     spoken: tuple[RecordedFrame, ...] = ()
-    """All frames of the conversation that shows a difference."""
+    """All frames of the conversation in which a difference was found."""
     left_out: int = 0
     """The number of steps that the reduced conversation omits."""
     seconds: float = 0.0
@@ -144,7 +146,7 @@ class Suite:
     denied: set[Capability] = field(factory=set)
     capabilities: set[Capability] = field(factory=set)
     silenced_by: list[str] = field(factory=list)
-    """The vectors after whose playing the broker stopped answering."""
+    """The vectors after which the broker stopped answering."""
     echo: Echo | None = None
     """Measures the latency during the run. If it is None, every late answer counts as the broker's fault."""
     limit_s: float = RUN_S
@@ -153,13 +155,13 @@ class Suite:
     smaller_s: float = SMALLER_S
     """The remaining time for reducing conversations."""
     _silent: dict[int, list[str]] = field(factory=dict)
-    """Maps a request code to the vectors in which it was not answered. The list is empty once any such request was
+    """Maps a request code to the vectors in which requests with the code were not answered; empty once one was
     answered."""
     _at_first: Health | None = None
     """The broker's health at the start, so that a request which it never supported does not count as a crash."""
     _gone: bool = False
     _lives: Iterator[int] = field(factory=itertools.count)
-    """Numbers that make the topic and group names of each playing unique, also between threads."""
+    """Numbers that make the topic and group names of each playing of a vector unique, also between threads."""
 
     def find(self) -> None:
         """Find the broker's capabilities. Raises SilentError."""
@@ -191,7 +193,7 @@ class Suite:
         return [results[vector.id] for vector in vectors]
 
     def _parts(self, vectors: Sequence[Vector]) -> Iterator[Sequence[Vector]]:
-        """Yield groups of vectors to play at once, because playing one by one is too slow on a slow network."""
+        """Yield groups of vectors to play at once, because playing one by one takes too long on a slow network."""
         alone = BESIDE if self.echo is not None and self.echo.usual_ms() > PROMPT_MS else 1
         for waits, size in ((False, alone), (True, BESIDE)):
             group = [vector for vector in vectors if (vector.wait_ms >= PROMPT_MS) == waits]
@@ -208,7 +210,7 @@ class Suite:
         ]
 
     def why_not(self, vector: Vector) -> str:
-        """Why a vector does not apply to this broker; empty if it does."""
+        """Returns why a vector does not apply to this broker; empty if the vector applies."""
         clause = BY_VECTOR[vector.id]
         needed, lacking = PROFILES[vector.profile]
         if vector.wait_ms < PROMPT_MS and vector.profile != "nolongpoll":
@@ -257,7 +259,7 @@ class Suite:
                 self._gone = True
                 self.silenced_by += [result.vector.id for result in found if result.outcome in BAD]
                 return [_failed(result) if result.outcome in BAD else result for result in found]
-            # Play each vector alone on a working broker.
+            # Revive the broker if it is dead, and then play each vector alone.
             self._revive()
             return [self._alone(vector) for vector in vectors]
         pairs = zip(vectors, found, strict=True)
@@ -379,7 +381,7 @@ def _is_of_time(result: Result) -> bool:
 def _pairs(
     recorded: Mapping[str, Any], case: Mapping[str, Any]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield each recorded step with its played step, and finally the recorded with the played request."""
+    """Yield each recorded step with its played step, and finally the recorded request with the played request."""
     for part in ("setup", "during", "after"):
         yield from zip(recorded.get(part, ()), case.get(part, ()), strict=True)
     yield {**recorded["request"], "response": recorded["response"]}, {"response": case.get("response")}
@@ -395,7 +397,7 @@ def _unknown_code(recorded: Mapping[str, Any], case: Mapping[str, Any]) -> int |
 
 
 def by_clause(results: Sequence[Result]) -> dict[str, Outcome]:
-    """The outcome of each clause with a chosen vector, in the order of the clauses."""
+    """Returns the outcome of each clause that has a chosen vector, in the order of the clauses."""
     found: dict[str, Outcome] = {}
     for clause in CLAUSES:
         outcomes = {result.outcome for result in results if result.clause.id == clause.id}

@@ -1,6 +1,6 @@
-"""Vectors: conversations recorded from real brokers, as data. The format is in `docs/conformance.md`.
+"""Vectors: conversations recorded from real brokers, as data. `docs/conformance.md` describes their format.
 
-`play` plays vectors. `compare` compares the answers.
+`play` plays vectors, and `compare` compares the answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMAT: Final = 1
 RECORDED: Final = {"4.9.7": "rocketmq-4.9.7.jsonl.xz", "5.5.0": "rocketmq-5.5.0.jsonl.xz"}
 """Maps each recorded version to its file."""
 RECORDED_AS: Final[Mapping[str, str]] = MappingProxyType({"brokerName": "broker-a", "cluster": "DefaultCluster"})
-"""The names that every recorded broker has."""
+"""The broker name and cluster of every recorded broker."""
 SIZE_MAX: Final = 64 << 20
 """The maximum size of an unpacked file of recordings, in bytes; the files in the package have one MiB."""
 STEPS: Final = ("setup", "during", "after")
@@ -67,19 +67,19 @@ class Vector:
 
     @property
     def needs(self) -> frozenset[Literal["name-server"]]:
-        """Requirements in addition to the profile: a name server, if a step sends a request to one."""
+        """Returns the requirements in addition to the profile: a name server, if a step sends a request to one."""
         steps = (*self.steps(), self.case["request"])
         asks = any(step.get("conn", "").startswith("ns") for step in steps)
         return frozenset({"name-server"}) if asks else frozenset()
 
     def steps(self) -> Sequence[Mapping[str, Any]]:
-        """Every step except the request itself."""
+        """Returns every step except the request itself."""
         return [step for part in STEPS for step in self.case.get(part, [])]
 
     def named_for(self, run: str, life: int | None = None) -> Vector:
         """Return the vector with topic and group names for this run, which have the same length as the original names.
 
-        Pass another `life` each time a run plays the vector; the default is the vector's own number.
+        If a run plays the vector several times, pass another `life` each time; the default is the vector's own number.
         """
         named = _renamed(self.case, lambda text: _NAME.sub(lambda found: found[1] + _token(run, found[0], life), text))
         return Vector(self.id, self.title, self.profile, self.version, named)
@@ -94,7 +94,7 @@ class Vector:
 
 @cache
 def recorded(version: str) -> tuple[Vector, ...]:
-    """The vectors of a version. Raises VectorError if the version was not recorded."""
+    """Returns the vectors of a version. Raises VectorError if the version was not recorded."""
     if version not in RECORDED:
         raise VectorError(not_known("recorded version", version, RECORDED))
     packed = (resources.files("longpoll_conform") / "vectors" / RECORDED[version]).read_bytes()
@@ -121,7 +121,7 @@ def read_vectors(path: Path) -> tuple[Vector, ...]:
 
 
 def _content(path: Path) -> bytes:
-    """The unpacked content of a file. Raises VectorError if it is too large."""
+    """Returns the unpacked content of a file. Raises VectorError if the content is too large."""
     packed = path.suffix == ".xz"
     with path.open("rb") as file:
         content = file.read(SIZE_MAX + 1)
@@ -174,10 +174,11 @@ def _body(name: str, value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def _token(run: str, name: str, life: int | None = None) -> str:
-    """Return a name without its first letter. Each playing in a run uses the next number, so all names of a run differ.
+    """Return the part of a topic's or group's name after its first letter.
 
-    Two runs on one broker share names only if their start numbers differ by less than the number of playings in a run;
-    four characters allow 1,679,616 start numbers.
+    Each playing in a run uses the next number, so all names of a run differ. Two runs on one broker share names only if
+    their start numbers differ by less than the number of playings in a run; four characters allow 1,679,616 start
+    numbers.
     """
     begin = int.from_bytes(hashlib.sha256(run.encode()).digest()[:8])
     number = begin + (int(name[2:]) if life is None else life)

@@ -1,7 +1,7 @@
 """A second, independent codec for RocketMQ's bytes: frames, commit-log records, properties, batch bodies.
 
 Values are plain dicts with the names of RocketMQ's JSON, as in vectors. This codec shares no code with
-`longpoll_protocol`, the codec of our own broker. Connections: `connection`.
+`longpoll_protocol`, the codec of our own broker. `connection` opens the connections.
 
 Sources: `RemotingCommand.java`, `RocketMQSerializable.java`, `MessageDecoder.java`.
 """
@@ -30,13 +30,13 @@ BODY_SIZE_SHOWN: Final = 128
 """A recording contains a message body of up to this many bytes; of a longer body, it contains only the hash."""
 V6_BORN, V6_STORE = 0x10, 0x20
 CRC_MASK: Final = 0x7FFFFFFF
-"""Removes the highest bit of a CRC-32, as in the checksum of a message body."""
+"""Removes the highest bit of a CRC-32, because RocketMQ's checksum of a message body lacks this bit."""
 _HEAD: Final = struct.Struct(">iIiiiqqiq")
 _BINARY_HEAD: Final = struct.Struct(">hbhiii")
 
 
 class NotReadableError(ValueError):
-    """The bytes are not a frame or a record; the message says where decoding failed."""
+    """The bytes are not a frame or a record; the message says at which position decoding failed."""
 
 
 def encode_command(command: Mapping[str, Any], serialize: str = "JSON") -> bytes:
