@@ -203,7 +203,7 @@ class Admin(Closeable):
         return self._instance.run(_offsets(group, topics))
 
     def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
-        """Store a group's offset in one queue, and return the offset. Running members of the group may overwrite it."""
+        """Store a group's offset in one queue, and return the offset. Running members may overwrite what is stored."""
         return self._instance.run(_set_offset(group, queue, start_at))
 
 

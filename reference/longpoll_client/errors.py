@@ -65,7 +65,7 @@ class NoRouteError(ClientError):
 
 
 class NotOursError(ClientError):
-    """The queue does not belong to this consumer now, because a rebalance may have moved it to another member."""
+    """The queue does not belong to this consumer now, perhaps because a rebalance has moved it to another member."""
 
 
 class RefusedError(ClientError):

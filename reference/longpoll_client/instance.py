@@ -102,7 +102,7 @@ class InstanceCore(ABC):
         return self._routes.fresh(topic, self.runtime.monotonic_ns())
 
     def broker_address(self, broker_name: str) -> str:
-        """Return the broker's address from the latest route that named it, without a request; raises NoRouteError."""
+        """Return the broker's address from the latest route that named the broker; raises NoRouteError."""
         with self._lock:
             return self._routes.address(broker_name)
 
@@ -112,7 +112,7 @@ class InstanceCore(ABC):
             return self._routes.address_of(broker_name, broker_id)
 
     def other_broker_id(self, broker_name: str, address: str) -> int | None:
-        """Return the lowest id of a broker of that name at another address, or None."""
+        """Return the lowest id of a broker that has this name but another address, or None."""
         with self._lock:
             return self._routes.other_id(broker_name, address)
 

@@ -122,7 +122,7 @@ def decode_messages(body: Buffer) -> list[ReceivedMessage]:
 
 
 def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocolError | None]:
-    """Decode the records before the first unreadable one. Returns them and the error of the unreadable record."""
+    """Decode the records before the first unreadable record. Returns the messages and the error of that record."""
     # The body is copied once, because a slice of bytes costs half as much as a slice of a view, and each message has
     # several.
     data = bytes(body)
@@ -139,7 +139,7 @@ def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocol
 
 
 class AlikeTail(NamedTuple):
-    """The parts that the tails (topic and properties) of most records share. Comparing them is faster than decoding.
+    """The parts that the tails (topic and properties) of most records share, because comparing is faster than decoding.
 
     A tail that begins with `before`, ends with `after` and has `size` bytes has the `known` properties, except for the
     unique key, if that key has only letters and digits.

@@ -62,7 +62,7 @@ Received: TypeAlias = tuple[list[Command], ClientError | None]
 
 @define(slots=True, eq=False)
 class _Waiting:
-    """A caller that waits for its answer. `answered` is created when the caller waits for another thread to set it."""
+    """A caller that waits for its answer. `answered` exists once the caller waits for another thread to set it."""
 
     answer: Answer | None = None
     answered: Event | None = None
@@ -94,7 +94,7 @@ class ConnectionCore(ABC):
 
     @property
     def is_signed(self) -> bool:
-        """Whether requests are signed. If they are, only `writer` can encode them."""
+        """Whether requests are signed, in which case only `writer` can encode them."""
         return self._exchange.is_signed
 
     def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
@@ -123,7 +123,7 @@ class ConnectionCore(ABC):
 
     @abstractmethod
     def reply(self, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """Answer a request of the peer, unless it wants no answer or the connection is lost.
+        """Answer a request of the peer, unless the request is one-way or the connection is lost.
 
         Raises LocalProtocolError if too many bytes wait to be sent.
         """

@@ -60,8 +60,8 @@ class Unreadable(enum.Enum):
     """The action on an unreadable message. Each unreadable message is logged, counted and passed to `on_unreadable`."""
 
     DEAD_LETTER = "dead letter"
-    """The broker puts the message in `%DLQ%group`, and its queue continues. If the broker refuses the message, or when
-    broadcasting, it is skipped."""
+    """The broker puts the message in `%DLQ%group`, and the message's queue continues. If the broker refuses it, or when
+        broadcasting, the message is skipped."""
     SKIP = "skip"
     """The message is skipped."""
     STOP = "stop"
@@ -163,7 +163,7 @@ class ConsumerConfig:
     """Whether the client starts although a topic is unknown, and waits for the topic. If false, the start raises
     NoRouteError."""
     unreadable: Unreadable = field(default=Unreadable.DEAD_LETTER)
-    """The action on a message that is unreadable twice in a row. Java's client skips it silently."""
+    """The action on a message that is unreadable twice in a row. Java's client silently skips such a message."""
     hooks: Sequence[ConsumeHook] = field(default=())
     """Called before and after each call of a push consumer's listener; exceptions are logged."""
     on_unreadable: Callable[[UnreadableMessage], object] | None = field(default=None)
@@ -226,7 +226,7 @@ def member_config(group: str, start_at: StartAt, config: ConsumerConfig | None) 
 
 
 OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
-"""Gets the queues that a rebalance added or removed, on the timer's thread or the event loop, so it must return
+"""Gets the queues that a rebalance added or removed. The timer's thread or the event loop calls it, so it must return
 quickly."""
 
 

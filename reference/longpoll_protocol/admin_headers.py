@@ -15,7 +15,7 @@ class GetRouteInfoRequestHeader(Header):
 
     topic: str
     accept_standard_json_only: bool | None = None
-    """Whether the client can read only JSON whose broker ids are quoted. This broker always quotes them."""
+    """Whether the client can read only JSON with quoted broker ids. This broker always quotes broker ids."""
 
 
 class CreateTopicRequestHeader(Header):
@@ -28,7 +28,7 @@ class CreateTopicRequestHeader(Header):
     perm: Int32 = int(Permission.READ | Permission.WRITE)
     """`Permission` bits."""
     topic_filter_type: str = "SINGLE_TAG"
-    """`SINGLE_TAG` or `MULTI_TAG`. Brokers ignore the value, but Java's brokers refuse a request without it."""
+    """`SINGLE_TAG` or `MULTI_TAG`. Brokers ignore the value, but Java's brokers refuse a request without a value."""
     topic_sys_flag: Int32 | None = None
     order: bool = False
     attributes: str | None = None

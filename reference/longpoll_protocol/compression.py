@@ -32,8 +32,8 @@ TYPE_MASK: Final = 0x7
 PIECE_SIZE: Final = 256 * 1024
 """Maximum bytes of output of one call of a decompressor."""
 LZ4_PIECE_SIZE: Final = 4 * 1024
-"""The bytes of LZ4 input per call. The number is low, because at the end of each frame the library copies the bytes
-that follow it."""
+"""The bytes of LZ4 input per call. The number is low, because the library copies the input bytes after each frame's
+end."""
 ZSTD_PIECE_SIZE: Final = 256
 """The bytes of Zstandard input per call, which decompress to at most 8 MiB, because a block of 128 KiB takes at least 4
 bytes."""

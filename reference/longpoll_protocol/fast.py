@@ -3,7 +3,7 @@
 The decoders read the extension fields together with the rest of the header, because reading the fields as text first
 takes three times as long. The encoders fill a template. The normal path handles other commands, invalid commands and
 commands with ROCKETMQ headers, and also creates the error texts. Java's brokers and ours write a successful answer as
-JSON with the code first, so a client can recognise it by its first bytes.
+JSON with the code first, so a client can recognise such an answer by its first bytes.
 """
 
 from __future__ import annotations

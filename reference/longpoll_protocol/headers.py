@@ -211,7 +211,7 @@ class SendMessageRequestHeader(Header):
 
     producer_group: str | None = None
     topic: str = ""
-    """The topic. If the topic is absent or empty, the broker answers that it is blank."""
+    """The topic. If the topic is absent or empty, the broker answers that the topic is blank."""
     default_topic: str | None = None
     """The topic whose settings a created topic gets, usually `TBW102`."""
     default_topic_queue_nums: Int32 | None = None
@@ -355,7 +355,8 @@ class SearchOffsetRequestHeader(Header):
     timestamp: Int64
     """Milliseconds since 1970."""
     boundary_type: str | None = None
-    """LOWER or UPPER: whether the first or the last of several messages with this time counts; 4.9.7 ignores it."""
+    """LOWER or UPPER: whether the first or the last of several messages with this time counts; 4.9.7 ignores this
+    field."""
 
 
 class GetMaxOffsetRequestHeader(Header):
@@ -401,7 +402,7 @@ class GetConsumerListByGroupRequestHeader(Header):
 
 
 class NotifyConsumerIdsChangedRequestHeader(Header):
-    """40 NOTIFY_CONSUMER_IDS_CHANGED, broker to client, one-way: rebalance now."""
+    """40 NOTIFY_CONSUMER_IDS_CHANGED: a broker's one-way request to a client to rebalance now."""
 
     consumer_group: str
 

@@ -286,7 +286,7 @@ def properties_in(record: memoryview) -> bytes:
 def keyed_part(record: bytes) -> tuple[int, int, str, bytes] | None:
     """Returns (system flag, store timestamp, topic, properties) of a complete record's bytes, unchecked.
 
-    Returns None if the record is incomplete or is not V1 with IPv4 hosts; use `decode` for it.
+    Returns None if the record is incomplete or is not V1 with IPv4 hosts; use `decode` for such a record.
     """
     try:
         magic, sys_flag, store_ms, body_size = _PLAIN.unpack_from(record)

@@ -129,7 +129,7 @@ def read_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> Iterator[Batch
 
 
 def _decode_batch_message(view: memoryview, at: int) -> tuple[BatchMessage, int]:
-    """Decode the message at an offset of a batch; returns it with the offset of the next one."""
+    """Decode the message at an offset of a batch; returns the message and the offset of the next message."""
     damage = HeaderError("a batch", "body", f"is damaged at byte {at}")
     try:
         size, _magic, _crc, flag, body_size = _BATCH_HEAD.unpack_from(view, at)

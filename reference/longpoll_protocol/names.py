@@ -46,7 +46,7 @@ SYSTEM_TOPICS: Final = (
     "RMQ_SYS_TRANS_HALF_TOPIC",
 )
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""The topic of timed messages in 5.x. Java's broker accepts a send to it, after which its timer stops."""
+"""The topic of timed messages in 5.x. Java's broker accepts a send to this topic, and then the broker's timer stops."""
 _NOT_FOR_SENDING: Final = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
      "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
@@ -55,9 +55,8 @@ _NOT_FOR_SENDING: Final = frozenset(
 NOT_FOR_SENDING: Final = _NOT_FOR_SENDING | {TIMER_TOPIC}
 """The topics that clients of our broker may not send to."""
 SYSTEM_NAMES: Final = frozenset({*SYSTEM_TOPICS, *_NOT_FOR_SENDING, DEFAULT_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
-"""The names of system topics (`TopicValidator.SYSTEM_TOPIC_SET`). Each broker adds its own name and that of its
-cluster.
-"""
+"""The names of system topics (`TopicValidator.SYSTEM_TOPIC_SET`). Each broker adds its own name and the name of its
+cluster."""
 SYSTEM_PREFIX: Final = "rmq_sys_"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 """The name of a cluster and this suffix form the name of the cluster's topic for replies between clients."""

@@ -60,8 +60,8 @@ class PopMessageRequestHeader(Header):
 class PopMessageResponseHeader(Header):
     """The reply to 200050 (POP_MESSAGE).
 
-    The body has the records. `start_offset_info`, `msg_offset_info` and `order_count_info` repeat their queues and
-    offsets as text.
+    The body has the records. `start_offset_info`, `msg_offset_info` and `order_count_info` repeat the records' queues
+    and offsets as text.
     """
 
     pop_time: Int64
@@ -118,8 +118,7 @@ class PopHandle:
     pop_time_ms: int
     invisible_ms: int
     is_retry: bool
-    """Whether the message was read from the retry topic. If so, the queue and the offset are those in the retry topic.
-    """
+    """Whether the message was read from the retry topic, to which `queue` and `offset` then belong."""
     queue: int
     offset: int
 

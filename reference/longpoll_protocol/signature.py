@@ -1,7 +1,7 @@
 """The credentials of a client, and the signature that they add to a request.
 
 The signature is HMAC-SHA1 over the values of the fields, in the order of their names, and over the body. The broker
-checks it in `rocketmq.accounts.access`.
+checks the signature in `rocketmq.accounts.access`.
 
 Source: `AclUtils.combineRequestContent`, `AclSigner.calSignature`, `AclClientRPCHook.java` of 4.9.7;
 `PlainAccessValidator.parse` of 5.x.

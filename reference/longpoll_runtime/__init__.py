@@ -146,7 +146,7 @@ class MappedFile(Protocol):
 
     @property
     def identity(self) -> int:
-        """The identity of the mapped file. It differs from `Files.identity` if the file at the path was replaced."""
+        """The identity of the mapped file, which differs from `Files.identity` if the file at the path was replaced."""
         ...
 
     def close(self) -> None:

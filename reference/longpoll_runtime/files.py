@@ -39,7 +39,7 @@ _PUNCH_HOLE: Final = 2
 _NOT_KNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 FILE_MODE: Final = 0o600
-"""The mode of new files, which keeps messages private. To share them use `chmod`: existing files and directories keep
+"""The mode of new files, which keeps messages private. To share files use `chmod`: existing files and directories keep
 their mode."""
 DIRECTORY_MODE: Final = 0o700
 MAPS_MAX_FILE: Final = "/proc/sys/vm/max_map_count"

@@ -10,7 +10,7 @@ The number grows when a wait ends, so a wait is assumed to end when the watch re
 
 Three programs subtract the pauses from the delay of a late response: the race test (`longpoll.wire.race`), the kit
 (`longpoll_kit.polls`) and the pytest plugin (`longpoll.pytest_plugin`). The judge subtracts no pauses, because
-recordings do not contain them.
+recordings do not contain pauses.
 """
 
 from __future__ import annotations

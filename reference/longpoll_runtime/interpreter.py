@@ -1,9 +1,9 @@
 """Tunes the interpreter for a process that only serves (`longpoll serve`). The settings are global.
 
 Garbage collection: the many short-lived objects of a broker have no cycles, so reference counts free them. By default,
-the collector still checks the young objects whenever 700 more objects exist, such as held pulls. It also checks all
-objects often, which takes a third of the time of a send. Exceptions do create cycles, so collections are made rare
-instead of disabled.
+the collector still checks the young objects whenever 700 more objects exist, such as held pulls. The collector also
+checks all objects often, which takes a third of the time of a send. Exceptions do create cycles, so collections are
+made rare instead of disabled.
 
 Thread switches: the I/O thread releases the interpreter at every system call. While another thread computes, such as
 the flusher when it indexes keys, the I/O thread by default waits 5 ms for the interpreter, and could have answered

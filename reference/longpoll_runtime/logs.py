@@ -54,7 +54,7 @@ def event(name: str, /, **fields: Any) -> dict[str, dict[str, Any]]:
 class TextFormatter(logging.Formatter):
     """Formats a record as one line for people.
 
-    A traceback follows the line. It is indented, so that none of its lines looks like a record.
+    A traceback follows on indented lines, so that none of these lines looks like a record.
     """
 
     def format(self, record: logging.LogRecord) -> str:

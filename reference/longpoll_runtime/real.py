@@ -62,7 +62,7 @@ FLIGHT: Final = 10
 """The number of segments that congestion control lets a peer send at once over a network (RFC 6928)."""
 
 OUTSIDE: Final = ("192.0.2.1", 9)
-"""An address for documentation (RFC 5737). The route to it shows the outgoing network interface."""
+"""An address for documentation (RFC 5737). The route to this address shows the outgoing network interface."""
 READABLE: Final = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 """The epoll conditions for reading a socket: bytes, or an end that only a read reveals."""
 
@@ -253,7 +253,7 @@ class RealPoller:
         self._epoll.modify(key.fileno(), _mask(read=read, write=write))
 
     def unregister(self, key: Socket | Listener) -> None:
-        """Stop watching a socket; call this before it is closed."""
+        """Stop watching a socket; call this method before you close the socket."""
         self._watched.pop(key.fileno(), None)
         self._epoll.unregister(key.fileno())
 
@@ -495,7 +495,7 @@ class RealRuntime:
 
     With `server_tls` every listener accepts TLS connections, and plain connections unless `server_tls` forbids them.
     With `client_tls` every outgoing connection uses TLS. A thread that ends by an exception ends the process with exit
-    code 70, unless `thread_died` is given. The thread then calls `thread_died` with its name and the exception.
+    code 70, or calls `thread_died`, if it is given, with the thread's name and the exception.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The exceptions that a request, a filter or a read may cause without an effect on other requests.
 
 `FAULTS` has `Exception` and not a list of expected classes, because a request may also cause an overflow, full memory
-or a failed assertion, which must not affect other requests. Such a request gets an answer with code 1, or at worst its
-connection closes, and the traceback is logged.
+or a failed assertion, which must not affect other requests. A request that causes an exception gets an answer with code
+1, or at worst its connection closes, and the traceback is logged.
 
 Any other exception, such as SystemExit, ends the thread and therefore the process (see `threads`). An exception of user
 code, even SystemExit, never ends the process (`KeepThread`). Tests treat a logged AssertionError as a failure

@@ -95,7 +95,7 @@ class RealEvent:
 class RealCondition(threading.Condition):
     """A condition whose lock is taken and released in one step of the interpreter, which Ctrl-C cannot interrupt.
 
-    Ctrl-C can still interrupt `wait` halfway, but only the main thread gets Ctrl-C, and it never calls `wait`.
+    Ctrl-C interrupts only the main thread, which never calls `wait`, because `wait` can be interrupted halfway.
     """
 
     __enter__ = property(attrgetter("_lock.__enter__"))  # Look the method up as the `with` statement does.
@@ -108,7 +108,8 @@ class RealQueue(Generic[T]):
 
     A thread waits by acquiring a lock, the bell, and another thread rings the bell by releasing the lock. Therefore no
     list of waiters exists in which an interrupted thread could leave an entry. `SimpleQueue.get` of CPython up to 3.12
-    is not sufficient: it waits forever if another thread takes the item that woke it and its timeout has passed.
+    is not sufficient: the call waits forever if it was woken for an item that another thread took, and its timeout has
+    passed.
 
     Invariant, while `_lock` is free: if the queue has items, the bell is rung, or a thread that heard it is about to
     check for items. A thread that hears the bell and finds no item waits again.
@@ -205,7 +206,8 @@ class RealThread(threading.Thread):
 def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> RealThread:
     """Start a thread that does not keep the process alive; the caller joins it.
 
-    If `target` raises an exception, `died` is called with it, or the process ends if `died` is None.
+    If `target` raises an exception, `died` is called with the name and the exception, or the process ends if `died` is
+    None.
     """
 
     def run() -> None:

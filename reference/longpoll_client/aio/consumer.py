@@ -172,7 +172,7 @@ class AsyncConsumer(ConsumerCore, AsyncCloseable):
 
 
 class AsyncPullConsumer(AsyncConsumer):
-    """Gives messages to a task that awaits `poll`. `async with` starts and closes it.
+    """Gives messages to a task that awaits `poll`. `async with` starts and closes the consumer.
 
     The next `poll`, or `commit`, marks the returned messages as consumed. A cancelled poll takes no message.
     """
@@ -187,7 +187,7 @@ class AsyncPullConsumer(AsyncConsumer):
         self._closing = Closing()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Yield every message until the close. Asking for the next message marks the last one as consumed."""
+        """Yield every message until the close. Asking for the next message marks the previous message as consumed."""
         while not self._member.lifecycle.is_closed:
             for message in await self.poll(POLL_S, 1):
                 yield message
@@ -364,7 +364,7 @@ class _Lots:
 
 
 class AsyncPushConsumer(AsyncConsumer):
-    """Gives messages to an `async def` listener, in `thread_count` tasks. `async with` starts and closes it.
+    """Gives messages to an `async def` listener, in `thread_count` tasks. `async with` starts and closes the consumer.
 
     A listener that takes longer than `consume_timeout_s` is cancelled, and its messages come again. Otherwise see
     `PushConsumer`.
@@ -419,10 +419,10 @@ class AsyncPushConsumer(AsyncConsumer):
     async def close(self) -> None:
         """Wait for running listeners, store the offsets, and leave the group.
 
-        A listener that runs longer than `close_timeout_s` is cancelled, and its messages come again. If it still runs
-        after another `close_timeout_s`, the close no longer waits for it. If a listener calls this method, the method
-        returns at once, and the consumer closes when the listener returns. If the caller is cancelled, the close
-        continues, and a second call waits for it.
+        A listener that runs longer than `close_timeout_s` is cancelled, and its messages come again. If the cancelled
+        listener still runs after another `close_timeout_s`, the close no longer waits for it. If a listener calls this
+        method, the method returns at once, and the consumer closes when the listener returns. If the caller is
+        cancelled, the close continues, and a second call waits for it.
         """
         self._member.lifecycle.end()
         closing = self._closing.begin(self._close)

@@ -84,7 +84,7 @@ class AsyncInstance(InstanceCore):
         await asyncio.gather(*(connection.close() for connection in connections), *tasks, return_exceptions=True)
 
     def disconnect(self) -> list[asyncio.Future[Any]]:
-        """Cut every connection, including unfinished ones. Returns the tasks and transports that are ending.
+        """Cut every connection, even if it is not established yet. Returns the tasks and transports that are ending.
 
         Waiting calls get an error; later calls connect again.
         """

@@ -140,7 +140,7 @@ class BrokerRequests:
 
 
 def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
-    """Return the offsets of a reset request (220) for its topic; raises HeaderError if it is for another group."""
+    """Return the offset of each queue in a reset request (220) for a topic; raises HeaderError for another group."""
     header = ResetOffsetRequestHeader.decode(command.ext_fields)
     if header.group != group:
         raise HeaderError("ResetOffsetRequestHeader", "group", f"is {header.group[:60]!r}, and this is {group!r}")

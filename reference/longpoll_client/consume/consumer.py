@@ -81,7 +81,7 @@ class ConsumerCore:
         self._member.pause(None if queues is None else tuple(queues))
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Continue with these queues, or with all queues. Raises the errors of `pause`."""
+        """Pull and deliver messages of these queues, or of all queues, again. Raises the errors of `pause`."""
         self._member.resume(None if queues is None else tuple(queues))
         self._wake()
 
@@ -157,7 +157,7 @@ class Polled:
 
 
 class Consumer(ConsumerCore, Closeable):
-    """A consumer that is a member of its group. `with` starts and closes it."""
+    """A consumer that is a member of its group. `with` starts and closes the consumer."""
 
     _member: Member
 
@@ -196,7 +196,7 @@ class _Woken:
 
 
 class PullConsumer(Consumer):
-    """Gives messages to the thread that calls `poll`. `with` starts and closes it.
+    """Gives messages to the thread that calls `poll`. `with` starts and closes the consumer.
 
     The next call of `poll` or `commit` marks the returned messages as consumed.
     """
@@ -245,7 +245,7 @@ class PullConsumer(Consumer):
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield every message, one at a time, until the close.
 
-        Requesting the next message marks the last one as consumed.
+        Requesting the next message marks the previous message as consumed.
         """
         while not self._member.lifecycle.is_closed:
             yield from self.poll(POLL_S, 1)
@@ -317,11 +317,11 @@ class PullConsumer(Consumer):
 
 
 class PushConsumer(Consumer):
-    """Gives messages to a listener, on its own threads. `with` starts and closes it.
+    """Gives messages to a listener, on its own threads. `with` starts and closes the consumer.
 
     When the listener returns, its messages are consumed. After an exception or `Retry`, the messages are delivered
-    again. After `max_attempts` deliveries, or at once after `Reject`, they go to the dead letter topic `%DLQ%group`. In
-    an `orderly` consumer, a retried message blocks its queue.
+    again. After `max_attempts` deliveries, or at once after `Reject`, messages go to the dead letter topic
+    `%DLQ%group`. In an `orderly` consumer, a retried message blocks its queue.
     """
 
     def __init__(

@@ -246,7 +246,7 @@ class GroupMember(ABC):
 
     @abstractmethod
     def subscribe(self, topic: str, expression: str) -> None:
-        """Subscribe to a topic, or change its expression. A running member applies the change soon.
+        """Subscribe to a topic, or change the topic's expression. A running member applies the change soon.
 
         Raises ConfigError and LifecycleError. Brokers check `Sql`, so with `Sql` this method also raises a ClientError
         on threads, and LifecycleError on an event loop after the start.
@@ -281,7 +281,7 @@ class GroupMember(ABC):
         self.assigned_queues.pause(queues, self._due())
 
     def resume(self, queues: Collection[MessageQueue] | None) -> None:
-        """Deliver messages of these queues again, or of all queues. Raises NotOursError or LifecycleError."""
+        """Deliver messages of these queues, or of all queues, again. Raises NotOursError or LifecycleError."""
         self.lifecycle.check_running("resume")
         self.assigned_queues.resume(queues, self._due())
 

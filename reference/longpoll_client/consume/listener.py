@@ -312,7 +312,7 @@ class _Giving:
     began_ns: int = 0
     """When the running listener call began, ns; 0 if no call runs. This field is set after `messages`."""
     is_told: bool = False
-    """Whether the call was found to hang. If so, its messages were sent back and its result is ignored."""
+    """Whether the call was found to hang, in which case its messages were sent back and its result is ignored."""
 
 
 class ConcurrentConsumeService(ConsumeService):
@@ -342,7 +342,7 @@ class ConcurrentConsumeService(ConsumeService):
             lots = deque(zip(messages))
         else:
             lots = deque(messages[at : at + size] for at in range(0, len(messages), size))
-        # Each thread gets a task, so that no thread begins the next batch before all lots of this one are taken. One
+        # Each thread gets a task, so that no thread begins the next batch before all lots of this batch are taken. One
         # extra task replaces a task that fails.
         task_count = min(len(lots), self._config.thread_count + 1)
         self._workers.submit(*[partial(self._share, batch.puller, lots)] * task_count)
@@ -350,10 +350,10 @@ class ConcurrentConsumeService(ConsumeService):
     def _share(self, puller: Puller, lots: _Lots) -> None:
         """Give lots to the listener until none is left, while other threads do the same.
 
-        A lot that was taken is given to the listener even after the stop. Otherwise its offset would be stored as the
-        group's next, and later lots that are already consumed would come twice. If the listener is quick, one thread
-        gives all lots before the other threads wake; a task per lot would cost more than such a listener. An error ends
-        only this thread's work on the lots.
+        A lot that was taken is given to the listener even after the stop, because otherwise later lots that are already
+        consumed would come again together with this lot. If the listener is quick, one thread gives all lots before the
+        other threads wake; a task per lot would cost more than such a listener. An error ends only this thread's work
+        on the lots.
         """
         if not lots:
             return
@@ -598,7 +598,7 @@ class OrderlyConsumeService(ConsumeService):
     def _look_for_hanging(self) -> None:
         """Log each listener call that takes too long, once.
 
-        The call's messages are not sent back to the broker, because that would break their order.
+        The call's messages are not sent back to the broker, because a message that is sent back loses its order.
         """
         timeout_s = self._config.consume_timeout_s
         for queue in self._queues.late(self._runtime.monotonic_ns() - int(timeout_s * 1e9)):

@@ -1,7 +1,7 @@
 """A member's subscriptions, and its requests about its group.
 
 The requests are heartbeats (34), leaving the group (35), lists of members (38, 203), locks of queues (41, 42) and
-checks of filters (46). `member` and `rebalance` choose the times of the requests.
+checks of filters (46). `member` and `rebalance` decide when to send the requests.
 
 Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `checkClientInBroker`, `unregisterClient`,
 `RebalanceImpl.lockAll`, `RebalanceImpl.unlock`.
@@ -46,8 +46,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 SUBSCRIPTION_COUNT_MAX: Final = 1000
 LOCK_LIVE_S: Final = 30.0
-"""Seconds after which a lock that was not renewed counts as lost (`REBALANCE_LOCK_MAX_LIVE_TIME`). This is half of the
-broker's limit, so that a client gives a queue up before its broker does."""
+"""Seconds after which a lock that was not renewed counts as lost (`REBALANCE_LOCK_MAX_LIVE_TIME`). The broker's limit
+is twice as long, so that a client gives a queue up before its broker does."""
 LOCK_RENEWAL_S: Final = 20.0
 """Seconds between two renewals of the locks (`REBALANCE_LOCK_INTERVAL`)."""
 
@@ -215,9 +215,9 @@ class Membership:
             log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, error)
 
     def check_subscriptions(self) -> Steps[None]:
-        """Compare this member's subscriptions with those that the first answering broker has from other members.
+        """Compare this member's subscriptions with the other members' subscriptions, as one broker reports them.
 
-        Call this method before the heartbeat.
+        The first broker that answers is used. Call this method before the heartbeat.
         """
         own = self.subscriptions
         if self.assigned is not None:

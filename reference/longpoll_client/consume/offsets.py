@@ -38,10 +38,10 @@ from longpoll_spec.tables import with_table
 class RemoteOffsets:
     """The offsets of one group, at the brokers.
 
-    The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later, and if the
-    queue moves to another member in this time, the new member begins at the end and skips messages. Invariant:
-    `_stored` has every queue that was begun, with the offset that its broker has. `_failed` has queues whose last store
-    may have failed.
+    The first offset of a new group is stored before the first pull. Java's client stores the first offset up to 5 s
+    later, and if the queue moves to another member in this time, the new member begins at the end and skips messages.
+    Invariant: `_stored` has every queue that was begun, with the offset that its broker has. `_failed` has queues whose
+    last store may have failed.
     """
 
     def __init__(self, group: str, start_at: StartAt) -> None:
@@ -198,7 +198,7 @@ class LocalOffsets:
         return msgspec.json.encode(entries)
 
     def write(self, content: bytes) -> None:
-        """Replace the file. Raises ConfigError if that fails, and then `unwritten` returns the content again."""
+        """Replace the file. Raises ConfigError if the write fails, and then `unwritten` returns the content again."""
         assert self._path is not None, "without a file nothing is unwritten"
         try:
             self._files.write_atomic(self._path, content)
@@ -222,7 +222,7 @@ class LocalOffsets:
 
 
 OffsetStore: TypeAlias = RemoteOffsets | LocalOffsets
-"""The offsets of a group or of one member. Only one exchange at a time may use a queue."""
+"""The offsets of a group or of one member. Only one exchange at a time may read or store a queue's offset."""
 
 
 def is_retry(queue: MessageQueue) -> bool:

@@ -148,8 +148,9 @@ class Scheduler(Protocol):
 class Puller:
     """The loop that pulls one queue, the same on threads and on an event loop.
 
-    Invariant, under `_lock`: at most one pull is in progress whose answer counts (`_is_pulling`), and it belongs to
-    this `_turn`. After `_is_dropped` nothing is pulled or delivered. `_deferred` has entries only while `_is_paused`.
+    Invariant, under `_lock`: while `_is_pulling`, exactly one pull is in progress that began in the current `_turn`;
+    answers to all other pulls are ignored. After `_is_dropped` nothing is pulled or delivered. `_deferred` has entries
+    only while `_is_paused`.
     """
 
     _instance: InstanceCore
@@ -237,7 +238,7 @@ class Puller:
 
     @property
     def is_open(self) -> bool:
-        """Whether messages of this queue may be consumed: it is neither given up nor paused.
+        """Whether messages of this queue may be consumed, because the queue is neither given up nor paused.
 
         The state is read without the lock for each message, because even with the lock it could be outdated when the
         caller uses it.
@@ -362,8 +363,8 @@ class Puller:
         return stop is not None
 
     def _header(self) -> PullMessageRequestHeader:
-        # Unlike Java's client, the pull commits no offset, because a broker may apply it after a later store of the
-        # offset.
+        # Unlike Java's client, the pull commits no offset, because a broker may apply the commit after a later store of
+        # the offset.
         return PullMessageRequestHeader(
             consumer_group=self._config.group,
             topic=self.queue.topic,
@@ -429,7 +430,7 @@ class Puller:
     def _unreadable(self, why: str, answer: Command, offset_next: int, turn: int) -> None:
         """Handle an answer whose first message is unreadable: pull that message alone, and handle a second failure.
 
-        The offset of a message is certain only if the message came alone: it is the next offset minus one.
+        The offset of a message is certain only if the message came alone, because it is then the next offset minus one.
         """
         with self._lock:
             if turn != self._turn:

@@ -152,7 +152,7 @@ class AssignedQueues:
             self._paused.update(self._pullers if queues is None else queues)
 
     def resume(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
-        """Continue with these queues, or with all queues. Raises NotOursError."""
+        """Continue the consumption of these queues, or of all queues. Raises NotOursError."""
         with self._lock:
             pullers = self._named(queues, due)
             if queues is None:
@@ -255,8 +255,8 @@ class Rebalancer:
     def routes(self, *, is_patient: bool = True) -> Steps[dict[str, Route]]:
         """Return the routes of the user's topics.
 
-        A missing topic is logged if the call `is_patient`, and raises NoRouteError otherwise. A retry or dead-letter
-        topic may always be missing, because a broker creates it with its first message.
+        If a topic is missing, the topic is logged if `is_patient` is true, and NoRouteError is raised otherwise. A
+        retry or dead-letter topic may always be missing, because a broker creates it with its first message.
         """
         found: dict[str, Route] = {}
         for topic in self._membership.subscriptions:

@@ -105,7 +105,7 @@ class Routes:
         """Store a topic's route from a name server's answer; the route may be borrowed from another topic.
 
         `queue_count_max` is None unless the route is borrowed. Raises NoRouteError if the name server does not know the
-        topic or a broker of it, and another ClientError for an invalid answer.
+        topic or knows no broker of the topic, and another ClientError for an invalid answer.
         """
         route = make_route(topic, _route_data(topic, answer), queue_count_max, now_ns)
         if not route.addresses:
@@ -153,7 +153,7 @@ class Routes:
         return self._by_id.get(broker_name, {}).get(broker_id) or self.address(broker_name)
 
     def other_id(self, broker_name: str, address: str) -> int | None:
-        """Return the least id of a broker of that name at another address, or None."""
+        """Return the lowest id of a broker that has this name but another address, or None."""
         found = self._by_id.get(broker_name, {})
         return min((broker_id for broker_id, other in found.items() if other != address), default=None)
 
@@ -256,7 +256,7 @@ class BrokerLookup(Protocol):
         ...
 
     def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
-        """Return the least id of a broker of that name at another address, or None."""
+        """Return the lowest id of a broker that has this name but another address, or None."""
         ...
 
 

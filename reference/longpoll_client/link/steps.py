@@ -32,7 +32,7 @@ class Ask:
     address: str = ""
     """HOST:PORT."""
     broker_name: str = ""
-    """The broker to ask if there is no address. If both are empty, a name server is asked."""
+    """The broker to ask if `address` is empty. If `broker_name` is empty too, a name server is asked."""
     takes_any_code: bool = False
     """Whether the answer may have any code."""
 
@@ -79,8 +79,8 @@ class WriteFile:
 
 Question: TypeAlias = "Ask | Call | Connect | FindRoute | Together | WriteFile"
 Steps: TypeAlias = Generator[Question, Any, T]
-"""The generator of one exchange. It returns the exchange's result, and raises a LongpollError or an error of a `Call`.
-"""
+"""The generator of one exchange, which returns the exchange's result and raises a LongpollError or an error of a
+`Call`."""
 
 
 def ask_once(question: Ask) -> Steps[Command]:

@@ -91,7 +91,7 @@ class SlowBrokers:
         """Return the queues of the best brokers; at least one if any queue is given.
 
         The queues of available brokers are best, then those of brokers that did not refuse their last send, in both
-        cases without the avoided broker. If there are none, all queues are returned.
+        cases without the avoided broker. If no broker qualifies, all queues are returned.
         """
         others = [queue for queue in queues if queue.broker_name != avoided]
         available = [queue for queue in others if self.is_available(queue.broker_name, now_ns)]
@@ -147,7 +147,8 @@ def read_header(answer: Command) -> SendMessageResponseHeader:
 class SendAttempts(msgspec.Struct, eq=False):
     """One send with all its attempts.
 
-    Invariant: `count` is the number of begun attempts; `failure` is the last error, None before the first.
+    Invariant: `count` is the number of begun attempts; `failure` is the last attempt's error, or None before the first
+    error.
     """
 
     parcel: Parcel

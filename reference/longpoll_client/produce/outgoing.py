@@ -367,7 +367,7 @@ def as_given(topic: str, message: OutgoingMessage) -> OutgoingMessage:
 
 @lru_cache(maxsize=1024)
 def _is_named_well(topic: str) -> bool:
-    """Returns whether a topic name is valid; cached, because it is called for every message."""
+    """Returns whether a topic name is valid. The result is cached, because every message needs it."""
     return not name_problem(topic)
 
 
@@ -389,7 +389,7 @@ class _RequestWriter(Protocol):
 
 
 class HeadTemplates:
-    """The header templates of one producer. Each is created at its first use, perhaps by several threads at once."""
+    """The header templates of one producer. Several threads at once may create a template, at its first use."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}

@@ -67,7 +67,7 @@ from longpoll_spec.tables import with_table
 log: logging.Logger = logging.getLogger(__name__)
 
 SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
-"""Called once with the result or the error of a send, on a thread of the client, so it must return quickly."""
+"""Called once with the result or the error of a send. A thread of the client calls it, so it must return quickly."""
 ReadHeader: TypeAlias = Callable[[Command], SendMessageResponseHeader]
 """Decodes the fields of an answer to a send; raises HeaderError."""
 _UNENDED: Final = ClientError("the send did not finish: it was interrupted, or its queue selector failed")
@@ -240,9 +240,9 @@ class ProducerCore(ABC):
         """Send one message. `callback` gets the reply or the ClientError once, and must return quickly.
 
         On threads this method returns when the broker has the message, and a thread of the client calls `callback`. On
-        an event loop it returns at once, and the loop calls `callback`. Raises ConfigError, LifecycleError or another
-        ClientError, and on an event loop LocalProtocolError while 65,535 sends are in progress. After such an error,
-        `callback` is not called.
+        an event loop this method returns at once, and the loop calls `callback`. Raises ConfigError, LifecycleError or
+        another ClientError, and on an event loop LocalProtocolError while 65,535 sends are in progress. After such an
+        error, `callback` is not called.
         """
         check_plain("callback", callback)
         self._request_later(topic, *read_options(topic, body, options, RequestOptions), callback)
@@ -262,7 +262,7 @@ class ProducerCore(ABC):
 class InFlightSends:
     """The sends of one producer that have callbacks.
 
-    A retry waits for its route or connection together with other sends. Each callback is called once: when its send
+    Retries that need the same route or connection wait for it together. Each callback is called once: when its send
     ends, when no retry is possible, or by `close`.
     """
 
@@ -431,8 +431,8 @@ class Producer(ProducerCore, Closeable):
     def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
         """Send one message and wait until the broker has it.
 
-        The message goes to the next queue in turn, to `queue_id`, or to the queue that `queue_selector` picks. If that
-        fails, the message is sent up to twice more within `timeout_s`: to the next queues, if possible of another
+        The message goes to the next queue in turn, to `queue_id`, or to the queue that `queue_selector` picks. If the
+        send fails, the message is sent up to twice more within `timeout_s`: to the next queues, if possible of another
         broker; with `queue_id` to the same queue; with `queue_selector` to the queue that it picks then. After an error
         the message may be stored anyway, or even twice, as with every RocketMQ producer. Raises ConfigError for a
         message that no broker accepts, and otherwise a ClientError.
@@ -457,9 +457,9 @@ class Producer(ProducerCore, Closeable):
         """Send as `send` does, without waiting for the broker; returns a Future of the result.
 
         If `callback` is given, which is faster, no Future is returned. Another thread calls `callback` once with the
-        result or the error, so it must return quickly. The first send to a topic or broker waits for the route and the
-        connection. Errors before the send are raised here, such as LocalProtocolError while 65,535 sends to one broker
-        are in progress.
+        result or the error, so `callback` must return quickly. The first send to a topic or broker waits for the route
+        and the connection. Errors before the send are raised here, such as LocalProtocolError while 65,535 sends to one
+        broker are in progress.
         """
         future: Future[SendResult] | None = None
         if callback is None:

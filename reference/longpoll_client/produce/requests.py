@@ -237,7 +237,7 @@ def too_late(timeout_s: float) -> ReplyTimeoutError:
 
 
 def read_reply(command: Command) -> tuple[str, ReceivedMessage]:
-    """Return a request's number and the reply that a broker pushed; raises a LongpollError if it is unreadable."""
+    """Return a request's number and the reply that a broker pushed; raises a LongpollError for an unreadable reply."""
     header = ReplyMessageRequestHeader.decode(command.ext_fields)
     properties = read_properties(header.properties)
     return properties.get(CORRELATION_ID, ""), ReceivedMessage(

@@ -122,7 +122,7 @@ def read_question(group: str, command: Command, address: str) -> Question | None
 def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransactionRequestHeader | None:
     """Return the header of the request that ends a transaction (END_TRANSACTION, 37).
 
-    If the sent message has no offset, this function logs that and returns None.
+    If the sent message has no offset, this function logs a warning and returns None.
     """
     try:
         physical_offset = sent.physical_offset
