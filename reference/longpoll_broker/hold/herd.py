@@ -27,8 +27,8 @@ COPIED_SIZE_MAX: Final = 2048
 TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
     "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
 )
-"""Selects the fields of a pull that its answer depends on. If these fields are equal in two pulls at the same time, the
-pulls have equal `HerdKey`s."""
+"""Selects the fields of a pull that its answer depends on. If they are equal in two pulls, so are the pulls'
+`HerdKey`s."""
 
 
 class HerdKey(msgspec.Struct, frozen=True, gc=False):
@@ -66,7 +66,7 @@ class HerdAnswer:
     _heads: PullHeads | None = field(default=None, init=False)
 
     def parts(self, opaques: Sequence[int]) -> Parts:
-        """Returns the buffers of the answers to the pulls with these opaques, all of one channel."""
+        """Returns the buffers of one answer for each of these `opaque` values of pulls on one channel."""
         heads, records = self._heads or self._make(), self.found.read.records
         if len(opaques) == 1:
             return (heads.head(opaques[0]), *records)

@@ -1,7 +1,8 @@
 """The hold service: a hold table in shards, each with a lock, and the notifiers, scanner and dispatcher that use it.
 
-Callable from any thread. Between two critical sections there is a scheduling point with the name of an action of the
-specification. The policy's knobs select the critical sections. How a pull is run: see `hold.pull_processor`.
+Any thread may call the hold service. The policy's knobs select the critical sections that a thread runs. Between two
+critical sections there is a scheduling point, which is named after an action of the specification. How a pull is run:
+see `hold.pull_processor`.
 
 Under `notify=at_append`, `BrokerHandler.end_pass` calls `DispatchService.appended` after a pass's sends and before
 their answers. Under `notify=dispatcher_poll`, one thread polls every millisecond, as `ReputMessageService` does, so a
@@ -54,13 +55,13 @@ SHARD_COUNT: Final = 8
 DROPPED_COUNT: Final = 10_000
 """Maximum pulls of a closed connection that are removed in one pass; removing so many takes about 7 ms."""
 EXPIRED_COUNT: Final = 2_000
-"""Maximum pulls that expire in one call of `run`, or that a topic's deletion answers in one pass: about 20 ms."""
+"""Maximum pulls that expire in one call of `run`, or that a topic's deletion answers in one pass, which takes 20 ms."""
 RESUBSCRIBED_COUNT: Final = 200
 """Maximum held pulls that get a new filter in one pass, which takes about 2 ms."""
 LATER_MAX: Final = 16
 """Maximum number of unfinished traversals and subscription changes that wait for later passes."""
 HERD_PART: Final = FLUSH_COUNT
-"""Size of the second batch of a large herd. The first batch has one pull, and each batch after the second doubles."""
+"""Size of the second batch of a large herd. The first batch has one pull; later batches double in size."""
 HERD_PART_MAX: Final = 128
 """Maximum size of one batch of a large herd."""
 
@@ -78,12 +79,16 @@ class PullEvents:
         return 0
 
     def received(self, pull: Pull, received_ns: int, wanted: Filter | Refused, commit_offset: int) -> None:
-        """Record a pull's arrival. `wanted` is the checks' result; `commit_offset` is -1 if no offset is committed."""
+        """Record a pull's arrival, with the filter or refusal from the checks.
+
+        `commit_offset` is -1 if the pull commits no offset.
+        """
 
     def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
         """Record one event for each pull.
 
-        The events of a held pull are `hold`, `recheck`, `take`, `keep`, `expire` and `stop`; running it again is `run`.
+        The events of a held pull are `hold`, `recheck`, `take`, `keep`, `expire` and `stop`, and `run` when the pull is
+        run again.
         """
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
@@ -174,7 +179,8 @@ class HoldService:
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
         one_shot = policy.heap_entry == "one_shot"
-        # One connection may use only a part of the table and of each queue, so that others can hold pulls too.
+        # One connection may use only a part of the table and of each queue, so that other connections can hold pulls
+        # too.
         limit_max = min(queue_held_count_max or held_count_max, held_count_max // shard_count)
         connection_limit = max(limit_max // CONNECTION_PART, SMALL_TABLE)
         self._shards = tuple(
@@ -261,7 +267,7 @@ class HoldService:
             return shard.table.find_bucket(key)
 
     def _hold_locked(self, table: HoldTable, pull: Pull, bucket: Bucket | None) -> Cause | None:
-        """Insert the pull; returns None, or the cause why the pull must be answered instead."""
+        """Insert the pull; returns None, or the cause for answering the pull instead of holding it."""
         if self._stopping and self._policy.on_stop == "answer":
             return "stopped"
         if self._policy.recheck_after_hold == "in_lock" and self._has_news(pull):
@@ -271,8 +277,8 @@ class HoldService:
     def _recheck(self, shard: Shard, pull: Pull, outbox: Outbox) -> None:
         """Check the visible end again; if it has passed the pull's offset, remove the pull under the lock and run it.
 
-        If a notifier has taken the pull meanwhile, that notifier runs it. Under `recheck=walk` this method traverses
-        the whole bucket, as upstream's pull request #7359 does.
+        If a notifier has already taken the pull, the notifier runs it. Under `recheck=walk` this method traverses the
+        whole bucket, as upstream's pull request #7359 does.
         """
         after_ns = self._events.now_ns()
         self._runtime.step("recheck")
@@ -280,7 +286,7 @@ class HoldService:
         removed = False
         walks = visible_end > pull.offset and self._policy.recheck == "walk"
         if visible_end > pull.offset and not walks:
-            # A notifier may take the same pull now; the thread that gets the lock first removes and answers it.
+            # A notifier may take the same pull now; the thread that gets the lock first removes and answers the pull.
             with shard.lock:
                 removed = shard.table.recheck(pull)
         self._events.record("recheck", (pull,), after_ns, visible_end)
@@ -301,7 +307,7 @@ class HoldService:
     def _traverse(
         self, steps: TraversalPoints, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox
     ) -> None:
-        """Traverse a bucket, and again without the message's tag while the recheck after `keep` finds new messages."""
+        """Traverse a bucket; traverse it again, without a tag, while the recheck after `keep` finds new messages."""
         shard = self._shards[shard_of(*key, len(self._shards))]
         again: int | None = visible_end
         while again is not None:
@@ -346,7 +352,7 @@ class HoldService:
             taken = traversal.start()
         self._events.record("take", taken, after_ns, traversal.visible_end)
         if not taken and self._policy.empty_shortcut:
-            # Another notifier emptied the bucket after the check above, so there is nothing to put back or recheck.
+            # Another notifier has emptied the bucket since the check, so there is nothing to put back or recheck.
             return None
         if traversal.unsettled:
             try:
@@ -450,7 +456,8 @@ class HoldService:
 
     def wait_s(self) -> float | None:
         """Returns the seconds until the next deadline, or None if no deadline is armed."""
-        # From here on a new deadline wakes the clock's thread, so none is missed between this check and the sleep.
+        # From here on, a new deadline wakes the clock's thread, so the thread misses no deadline between this check and
+        # its sleep.
         self._clock_sleeps_until_ms = float("inf")
         if not self._hold_limit.used:
             return None
@@ -531,7 +538,7 @@ class HoldService:
         return True
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
-        """Run a deleted topic's held pulls, so that clients get the error. Many pulls take several passes."""
+        """Run a deleted topic's held pulls, so that each client gets an error. Many pulls take several passes."""
         left = EXPIRED_COUNT
         for shard in self._shards:
             with shard.lock:
@@ -558,7 +565,10 @@ class HoldService:
         left: deque[Pull] | None,
         outbox: Outbox,
     ) -> None:
-        """Set the new filter in the held pulls in `left`, or in all if it is None; many pulls take several passes."""
+        """Set the new filter in the pulls of `left`, or in all held pulls if `left` is None.
+
+        Many pulls take several passes.
+        """
         group, topic = subscription
         while left is None or left:
             woken = []
@@ -586,7 +596,7 @@ class HoldService:
     def master_returned(self, outbox: Outbox) -> None:
         """Handle the return of this slave's master: answer all pulls, wake all pulls as 5.x does, or do nothing.
 
-        The round ends at a bucket that another notifier emptied between the check and the take, because RocketMQ's
+        If another notifier empties a bucket between the check and the take, the method stops there, because RocketMQ's
         `notifyMasterOnline` then iterates over null and throws.
         """
         if self._policy.on_master_return == "answer":
@@ -620,9 +630,9 @@ class HoldService:
                     self._queue(pull, "woken", outbox)
 
     def stop(self, outbox: Outbox) -> None:
-        """Stop holding pulls, and answer the held ones.
+        """Stop holding pulls, and answer the held pulls.
 
-        Call this method after the last notifier has ended, because a notifier could hold pulls again.
+        Call this method after the last notifier has ended, because a notifier could put pulls back into the table.
         """
         self._stopping = True
         if self._policy.on_stop != "answer":
@@ -674,7 +684,7 @@ class ScanService(ServiceThread):
 BATCH: Final = 256
 """Maximum messages made visible before their waiting pulls are notified."""
 ANNOUNCED_MAX: Final = 16
-"""Maximum attempts to announce a message if its traversals raise; RocketMQ retries forever and loses more pulls."""
+"""Maximum attempts to wake pulls for one message if traversals raise. RocketMQ retries forever and loses more pulls."""
 
 
 @define(slots=True, eq=False)
@@ -711,7 +721,7 @@ class DispatchService:
         self.events.visible_from_start((*queue, store.visible_end(*queue)) for queue in store.queues())
 
     def run(self, outbox: Outbox) -> None:
-        """Make all appended messages visible (with `makes_durable` only durable ones), and wake their pulls."""
+        """Make all appended messages visible, or with `makes_durable` only the durable ones, and wake pulls."""
         store = self.store
         end = store.dispatchable_end
         if self.before_visible and self.notifies:
@@ -753,7 +763,7 @@ class DispatchService:
             outbox.flush()
 
     def _announced(self, arrivals: Sequence[Arrival]) -> Iterable[Arrival]:
-        """Returns the arrivals that wake pulls: all, or under `notify_grain=batch` the last arrival of each queue."""
+        """Returns the arrivals that wake pulls: all, or under `notify_grain=batch` only each queue's last arrival."""
         if not self.in_batches:
             return arrivals
         return {(arrival.topic, arrival.queue_id): arrival for arrival in arrivals}.values()

@@ -1,4 +1,4 @@
-"""The hold table: pulls that found no message and wait for one or for their deadline.
+"""The hold table: pulls that found no message and wait for a message or for their deadline.
 
 A `HoldTable` is one shard of the broker's table. Each public method is one critical section of the specification:
 threads call it with the shard's lock held. Time is an argument (milliseconds of a monotonic clock), so tests use
@@ -191,7 +191,7 @@ class HoldLimit:
     )
 
     def take_texts(self, pull: Pull) -> bool:
-        """Reserve room for a pull's subscription until `give_texts`; returns false if there is not enough room."""
+        """Reserve room for a pull's subscription text until `give_texts`; returns false if there is not enough room."""
         size = len(pull.subscription or "") + len(pull.expression_type or "")
         if size <= SHORT_SIZE_MAX:
             return True
@@ -221,7 +221,7 @@ class HoldLimit:
 
 
 class Bucket:
-    """The pulls of one queue. Invariant: `known` counts the pulls in `pulls` and those that a notifier has taken.
+    """The pulls of one queue. Invariant: `known` counts the pulls in `pulls` and the pulls that a notifier has taken.
 
     Under `bucket_removal=if_empty_unsafe` a bucket may be removed while a thread still uses it. Such a bucket is an
     orphan: no notifier finds its pulls (upstream issue #10754).
@@ -250,11 +250,12 @@ class HoldTable:
     - A pull is in its bucket's `pulls` exactly when its phase is HELD.
     - Unless `keeps_empty`, the table has exactly the buckets with held or taken pulls.
     - `_held` and `hold_limit` count exactly the pulls that are HELD or TAKEN.
-    - `_channels` has the pulls that are HELD or TAKEN, and the `_unsettled` ones between `wake_in_place` and `settle`.
+    - `_channels` has the pulls that are HELD or TAKEN. Between `wake_in_place` and `settle` it also has the
+      `_unsettled` pulls.
     - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN pull that is not `spent`, and
       possibly unsettled pulls.
-    - With `one_shot`, a pull whose deadline passed while it was TAKEN is put back without a deadline. Designs like
-      RocketMQ's lose such a deadline; this table must not.
+    - With `one_shot`, a pull whose deadline passed while it was TAKEN is put back without a deadline, as in designs
+      like RocketMQ's. Without `one_shot`, the deadline is armed again.
     """
 
     own_deadlines: bool = True
@@ -293,7 +294,7 @@ class HoldTable:
 
     @property
     def has_deadlines(self) -> bool:
-        """Whether `deadline_next_ms` may return a deadline. Only this member needs no lock."""
+        """Whether `deadline_next_ms` may return a deadline. This check is a single read, so it needs no lock."""
         return self._deadlines.may_have_items
 
     def deadline_next_ms(self) -> int | None:
@@ -343,8 +344,8 @@ class HoldTable:
     def _is_full_of(self, channel: Hashable, known: int) -> bool:
         """Whether a limit forbids one more pull of this channel, in a queue with `known` pulls.
 
-        The last eighth of a large table, and of a large queue, is reserved for channels with few pulls. An address has
-        no limit on the number of pulls, only on the total length of their subscriptions (`HoldLimit`).
+        The last eighth of a large table, and of a large queue, is reserved for channels with few pulls. The pulls of
+        one address are not limited in number, only in the total length of their subscriptions (`HoldLimit`).
         """
         count = len(self._channels.get(channel, ()))
         if self.channel_limit is not None and count >= self.channel_limit:
@@ -435,7 +436,7 @@ class HoldTable:
         return woken, thrown
 
     def settle(self, pulls: Sequence[Pull]) -> None:
-        """Remove the pulls of a `wake_in_place` from channels and deadlines; they may be answered already."""
+        """Remove the pulls of a `wake_in_place` from channels and deadlines; the pulls may be answered already."""
         self._unsettled -= len(pulls)
         self._unlink(pulls)
 

@@ -1,8 +1,8 @@
 """A notifier's traversal of one bucket: take the pulls, check each pull, and keep the pulls that stay.
 
 An arrival, or a scan of a bucket, creates a `BucketTraversal`. Call `start` and `end` with the shard's lock held, and
-`each` without it. A policy changes two things here: whether pulls are taken by clone-and-clear or in place, and what
-happens to the other pulls when a filter raises. A passed deadline wakes a pull as an arrival does.
+`each` without it. The policy decides whether pulls are taken by clone-and-clear or in place, and what happens to the
+other pulls when a filter raises. A traversal wakes a pull whose deadline has passed even if no message matches it.
 
 Threads and the executor: see `hold.hold_service`. Source: `PullRequestHoldService.notifyMessageArriving`.
 """
@@ -74,7 +74,7 @@ class BucketTraversal:
     _unsettled: list[Pull] = field(factory=list, init=False)
     """Pulls that were removed in place and that `end` must settle."""
     _rest: Iterator[Pull] | None = field(default=None, init=False)
-    """The bucket's pulls at the start that are not yet compared. A pull inserted later rechecks the visible end."""
+    """The bucket's pulls that are not yet compared, except pulls inserted after `start`, which recheck themselves."""
     _sql_size: int = field(default=0, init=False)
     """Characters of SQL evaluated in this turn."""
     has_rest: bool = field(default=False, init=False)
@@ -148,7 +148,7 @@ class BucketTraversal:
         return bool(self._ready or self._waiting or self._thrown)
 
     def end(self) -> list[Pull]:
-        """Put the remaining pulls back, and settle those woken in place; returns the pulls that were put back."""
+        """Put the remaining pulls back, and settle the pulls woken in place; returns the pulls that were put back."""
         self.table.settle(self._unsettled)
         self._unsettled = []
         return self.table.keep(self._kept)

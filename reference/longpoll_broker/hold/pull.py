@@ -108,7 +108,7 @@ Decision: TypeAlias = Found | Miss | OffsetMoved | Refused
 
 @frozen
 class PullChecks:
-    """The tables that the checks read."""
+    """The tables and settings that the checks of a pull read."""
 
     topics: Topics
     groups: Groups
@@ -147,7 +147,7 @@ _SCANNED: Final = frozenset({GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetS
 
 
 def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, checks: PullChecks) -> Decision:
-    """Returns the decision for a negative message count, for which 4.9 fails to allocate the result list."""
+    """Returns the decision for a pull with a negative message count: where 4.9 throws an exception, a refusal."""
     if checks.traits.refuses_negative_count and decision.read.status in _SCANNED:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return decision

@@ -44,7 +44,7 @@ from longpoll_spec.policy import Policy
 SHORT_POLLING_MS: Final = 1000
 """`shortPollingTimeMills`: how long a pull is held when long polling is off, ms."""
 _BRINGS: Final = FLAG_COMMIT_OFFSET | FLAG_SUBSCRIPTION
-"""Masks two flags. If only the second is set, the pull brings its own subscription and commits no offset."""
+"""Masks two flags. If only `FLAG_SUBSCRIPTION` is set, the pull brings its own subscription and commits no offset."""
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
 
 
@@ -79,7 +79,7 @@ class PullProcessor:
     _passed: _Passed | None = field(default=None, init=False)
     """The last accepted pull. The assignment is atomic, so a thread sees either the old or the new value."""
     _gives_at_once: bool = field(init=False)
-    """Whether a pull that finds messages needs nothing but the read and its answer."""
+    """Whether the fast path may answer a pull: no history is recorded, and answers have no fields except offsets."""
 
     def __attrs_post_init__(self) -> None:
         self._gives_at_once = type(self.events) is PullEvents and self.runner.answers.has_offsets_only

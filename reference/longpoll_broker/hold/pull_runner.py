@@ -180,7 +180,7 @@ class PullRunner:
         return as_placed(decision, self.checks)
 
     def count(self, pull: Pull, decision: Decision, begun_ns: int) -> None:
-        """Count the messages that a group gets in the statistics, and report a moved offset."""
+        """Add the messages that a group gets to the statistics, and report a moved offset."""
         if isinstance(decision, Found):
             read = decision.read
             latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000
@@ -192,7 +192,7 @@ class PullRunner:
             self.offset_moved(pull, decision.read.offset_next)
 
     def run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Check and read a pull again, and answer it; reuse the last woken pull's answer if it is equal."""
+        """Check and read a pull again, and answer it; reuse the last woken pull's answer for an equal pull."""
         after_ns = self.events.now_ns()
         self.runtime.step("run")
         key = self._herd_key(pull) if cause == "woken" and self.reuses_answers else None
@@ -251,7 +251,7 @@ class PullRunner:
             self.answer(pull, Refused(SYSTEM_ERROR, "the filter of this pull failed"), cause, outbox)
 
     def _unread(self, pull: Pull) -> GetResult:
-        """Returns the result for a stopping broker, which reads nothing: no message, continue at the same offset."""
+        """Returns an empty read result, after which the client of a stopping broker continues at the same offset."""
         ends = self.store.ends(pull.topic, pull.queue_id)
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, *ends, [], [], 0, suggest_slave=False)
 
@@ -313,7 +313,7 @@ RunAlike = Callable[[Sequence[Pull], Outbox], None]
 RUN_COST: Final = 8
 """Cost of running one pull that shares no answer. A pull that reuses the previous answer costs 1."""
 PASS_COST_MAX: Final = 2_000
-"""Maximum cost of new runs in one pass, and also of queued runs: 250 single pulls each, which take about 4 ms."""
+"""Maximum cost of new runs in one pass, and also of queued runs. Each maximum allows 250 single pulls: about 4 ms."""
 
 Leaving: TypeAlias = tuple[Pull, Cause]
 """A pull to run, and the cause of its release."""
@@ -430,7 +430,7 @@ class InlineExecutor:
         return cost
 
     def _run_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> int:
-        """Run the pulls that one message woke, equal ones together; returns the cost."""
+        """Run the pulls that one message woke, equal pulls together; returns the cost."""
         cost = len(pulls)
         for at, pull in enumerate(pulls):
             if pull.phase is QUEUED:

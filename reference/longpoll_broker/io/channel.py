@@ -327,7 +327,7 @@ class Channel:
                 self._note_unsent()
 
     def stop_reading(self) -> None:
-        """Read nothing more, and only send. Called on the loop's thread while the loop stops."""
+        """Read nothing more, but send the queued answers. Called on the loop's thread while the loop stops."""
         self._loop.poller.modify(self._socket, read=False, write=True, data=self)
 
     def unsent(self) -> bool:
@@ -465,11 +465,11 @@ class Outbox:
             channel.flush()
 
     def after_flush(self, told: Callable[[], None]) -> None:
-        """Call `told` when the outbox's current contents were handed to the sockets; used by the recorder."""
+        """Call `told` after the outbox's current contents were handed to the sockets; used by the recorder."""
         self._sent.append(told)
 
     def after_answer(self, channel: Channel, told: Callable[[], None]) -> None:
-        """Like `after_flush`, but does not call `told` if the channel is closed by then."""
+        """Like `after_flush`, but does not call `told` if the channel has closed before the flush."""
         self._sent.append(lambda: None if channel.has_left else told())
 
     def flush(self) -> None:

@@ -5,8 +5,8 @@ follows later (a held pull). Which processor serves which code: see `handler`.
 
 A hook sees every request before its processor and every answer before it is sent. If the answer follows later, the hook
 gets None at once and never sees that answer, as in RocketMQ (upstream issue #7890). Hooks do not run if a request is
-refused before its processor: an unknown code, a full pool, a wrong signature, a slave of 5.x. Unlike in RocketMQ, hooks
-cannot change an answer.
+refused before it reaches a processor: because its code is unknown, the pool is full, the signature is wrong, or the
+broker is a 5.x slave. Unlike in RocketMQ, hooks cannot change an answer.
 
 Sources: `RPCHook.java`, `NettyRemotingAbstract.processRequestCommand`, `AbortProcessException.java` 5.x.
 """
@@ -42,7 +42,7 @@ TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a wh
 """The remark in the answer to a request that waited too long in a queue, in RocketMQ's words."""
 
 Turns: TypeAlias = Generator[None, None, Parts | None]
-"""Work on a request that yields between turns and returns the answer, or None if it follows later."""
+"""Work on a request that yields between turns and returns the answer, or None if the answer follows later."""
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
 Method = TypeVar("Method", bound=Callable[..., Parts | Turns | None])
 _CODES: Final = "_codes"
@@ -50,7 +50,7 @@ _CODES: Final = "_codes"
 
 
 def serves(*codes: int) -> Callable[[Method], Method]:
-    """Mark a method of a `Serving` as the processor of these codes. A generator method works in turns (`in_turns`)."""
+    """Mark a method of a `Serving` as the processor of these codes; a generator works in turns (`in_turns`)."""
 
     def mark(method: Method) -> Method:
         made = cast("Method", _in_turns(method) if isgeneratorfunction(method) else method)
@@ -173,7 +173,7 @@ def refuse(channel: Channel, command: Command, refusal: Parts, outbox: Outbox) -
 
 
 def log_refused(channel: Channel, command: Command, refusal: Parts | None) -> None:
-    """Log that a request got a reply that reports a failure, with the code and the text."""
+    """Log the code and text of a reply that reports a failure; does nothing for any other reply."""
     if type(refusal) is Refusal:
         log.info(
             "%s request %d is answered %d: %s",

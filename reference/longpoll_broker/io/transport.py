@@ -2,7 +2,7 @@
 
 One pass of a loop reads every ready connection, hands each complete command to its listener's handler, calls
 `PassEnd.end_pass` (for a broker `BrokerHandler.end_pass`), and then writes. Therefore all answers to one connection are
-sent in one system call, and a send, the pulls that it wakes and their answers need no thread switch. If one command of
+sent in one system call, and no thread switch is needed to answer a send and the pulls that it wakes. If one command of
 a connection takes long, the connection's other commands wait for the next pass.
 
 An error while serving a connection closes that connection; the loop continues.
@@ -37,12 +37,13 @@ LARGE_SIZE: Final = 64 * KIB
 QUEUED_SIZE_MAX: Final = 32 * KIB
 """Maximum bytes queued for one connection in a pass. Above this limit, the bytes are sent.
 
-The limit equals about four pulls of 32 small messages. With twice as much, all eight pulls in flight would be served
-before the first answer is sent, so client and broker would work alternately instead of concurrently."""
+The limit equals the answers to about four pulls of 32 small messages each. With twice this limit, all eight pulls in
+flight would be served before the first answer is sent, so client and broker would work alternately instead of
+concurrently."""
 TURN_NS_MAX: Final = 5_000_000
 """Maximum duration of one connection's turn in a pass, ns. The last request of a turn may exceed it."""
 PASS_NS: Final = 10_000_000
-"""Time that all ready connections share in one pass, ns. The more connections are ready, the shorter is each turn."""
+"""Time that all ready connections share in one pass, ns. With more ready connections, each gets a shorter turn."""
 TURN_NS_MIN: Final = 250_000
 """Minimum turn of a connection if many are ready, ns, because shorter turns would spend more time on switching."""
 RESTS_MAX: Final = 8
@@ -50,7 +51,7 @@ RESTS_MAX: Final = 8
 ACCEPTS_MAX: Final = 256
 """Maximum connections accepted before the open ones get their turn."""
 CLOSES_MAX: Final = 64
-"""Maximum connections closed in one pass, which takes a few milliseconds; the others are closed in later passes."""
+"""Maximum connections closed in one pass, which takes a few milliseconds; later passes close further connections."""
 LINGER_S: Final = 2.0
 """How long a stopping loop waits for peers to read their answers, seconds."""
 ACCEPT_PAUSE_S: Final = 1.0
@@ -65,7 +66,7 @@ class Clock(Protocol):
     """Scheduled work that one loop runs when it is due."""
 
     def wait_s(self) -> float | None:
-        """Returns the seconds until `run` is needed, or None without scheduled work. `run` may be called earlier."""
+        """Returns the seconds until `run` is needed, or None if no work is scheduled. `run` may be called earlier."""
         ...
 
     def run(self, outbox: Outbox) -> None:
@@ -82,7 +83,7 @@ class PassEnd(Protocol):
         ...
 
     def end_pass(self, outbox: Outbox) -> None:
-        """Do the work that the requests of a pass share."""
+        """Do the work that is done once for all requests of a pass."""
         ...
 
 
@@ -273,8 +274,8 @@ class IoLoop:
     def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
         """Read from new or slow channels, after the quick channels, within the time of a pass.
 
-        These channels are served after those that already wait. One read may take a millisecond, because it may do a
-        TLS handshake.
+        The channels read here are served after the channels that already have unserved commands. One read may take a
+        millisecond, because it may do a TLS handshake.
         """
         if not channels:
             return

@@ -86,7 +86,9 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_MASK: Final = 0xC
 NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 COPIED_SIZE_MAX: Final = 256 * MIB
-"""Maximum bytes that all peers together may copy in `COPIED_NS`; a `Quota` limits each connection and account."""
+"""Maximum bytes of existing messages that all peers together may have stored again in `COPIED_NS`.
+
+A `Quota` limits each connection and account."""
 COPIED_NS: Final = 10_000_000_000
 
 
@@ -107,7 +109,7 @@ class Appender:
         self._copied_lock = self.runtime.lock()
 
     def may_copy(self, channel: Channel, size: int) -> bool:
-        """Whether a peer may have `size` more bytes stored again by a small request; if so, the bytes are counted."""
+        """Whether a peer's request may store `size` bytes of an existing message again; if so, counts these bytes."""
         now_ns = self.runtime.monotonic_ns()
         with self._copied_lock:
             if self._copied is None or now_ns - self._copied_ns >= COPIED_NS:
@@ -125,7 +127,7 @@ class Appender:
         return result
 
     def append_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
-        """Append the first of these messages, as many as `MessageStore.put_burst` accepts; records no events."""
+        """Append as many of the first messages as `MessageStore.put_burst` accepts; records no events."""
         self.runtime.step("append")
         arrivals = self.store.put_burst(messages)
         if self.statistics is not None:
@@ -166,7 +168,7 @@ class Appender:
 def delayed(
     message: MessageToStore, properties: dict[str, str], level: int, form: PropertiesForm, *, level_count: int
 ) -> MessageToStore:
-    """Returns the message for the schedule topic. A level above the highest level is lowered to the highest level."""
+    """Returns the message for the schedule topic; a level above the highest level counts as the highest."""
     assert level > 0
     if level > level_count:
         level = level_count
@@ -186,7 +188,7 @@ def moved(
 def brought_back(
     record: Record, form: PropertiesForm, *, forgets_place: bool = False, more: Mapping[str, str] = NO_PROPERTIES
 ) -> tuple[MessageToStore, str] | None:
-    """Returns the original message of a schedule or half record, and its tag; None if it has no original topic.
+    """Returns the original message of a schedule or half record, and its tag; None if the record has no original topic.
 
     The properties stay as stored, with `more` added; `forgets_place` removes the original topic and queue.
     """

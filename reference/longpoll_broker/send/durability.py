@@ -31,7 +31,7 @@ WAITING_COUNT_MAX: Final = 100_000
 """Maximum waiting requests; beyond this limit, the appending thread syncs the log itself and slows its producers."""
 
 WhenFlushed = Callable[[bool, Outbox], None]
-"""Called with whether the bytes are durable; the callback writes the answer to the outbox."""
+"""Called with true if the bytes are durable, otherwise with false; the callback writes the answer to the outbox."""
 
 
 @frozen(eq=False)
@@ -56,7 +56,7 @@ class GroupCommit:
     timeout_ms: int
     """`syncFlushTimeout`: a request that waits longer than this is answered as not durable, ms."""
     flushed: Callable[[Outbox], None]
-    """Called after a sync and before its answers, to make the durable messages visible."""
+    """Called after a sync, to make the durable messages visible before their sends are answered."""
     save_topics: Callable[[], None]
     """Saves the topic table if it has changed; raises OSError."""
     _changed: Condition = field(init=False)
@@ -85,10 +85,10 @@ class GroupCommit:
             thread.join()
 
     def submit(self, log_end: int, done: WhenFlushed, outbox: Outbox, *, wants_topics: bool) -> None:
-        """Call `done` on another thread when the log is durable up to `log_end`, or failed to be; 0 needs no sync.
+        """Call `done` on another thread when the log is durable up to `log_end`, or after a failed sync or a timeout.
 
-        With `wants_topics` the topic table is saved before the sync. If too many requests wait, or after `stop`, `done`
-        is called at once with `outbox`.
+        A `log_end` of 0 needs no sync. With `wants_topics` the topic table is saved before the sync. If too many
+        requests wait, or after `stop`, `done` is called at once with `outbox`.
         """
         deadline_ns = self.runtime.monotonic_ns() + self.timeout_ms * 1_000_000
         request = _Request(log_end, deadline_ns, done, wants_topics)
@@ -210,8 +210,8 @@ class Durability:
     def submit(self, log_end: int | None, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
         """Call `done` when the log is durable up to `log_end`, or at a timeout; `lock` belongs to this send.
 
-        With `wants_topics` the topic table must also be durable and known to name servers. Without `log_end` the log is
-        not waited for. If there is nothing to wait for, `done` is called at once with `outbox`.
+        With `wants_topics` the topic table must also be durable and known to name servers. If `log_end` is None, this
+        method does not wait for the log. If there is nothing to wait for, `done` is called at once with `outbox`.
         """
         needs_log = self.syncs and log_end is not None
         needs_disk = wants_topics or needs_log

@@ -74,7 +74,7 @@ NAME_COUNT_MAX: Final = 128
 
 
 TEXT_SIZE_MAX: Final = 2 * PROPERTIES_SIZE_MAX
-"""Maximum characters of a request's properties, more than fit into a record, because some are not stored."""
+"""Maximum characters of a request's properties. A record has less room, but some properties are not stored."""
 
 
 def check_text(text: str | None) -> None:
@@ -85,7 +85,7 @@ def check_text(text: str | None) -> None:
 
 
 class SendRefusedError(BrokerError):
-    """A check before the store refuses a send with this `code`.
+    """Raised if a check before the store refuses a send; `code` is the response code.
 
     The answer names the region, except where RocketMQ throws an exception instead (`tells_region`).
     """
@@ -249,7 +249,7 @@ def _illegal() -> SendRefusedError:
 REGION_NAME: Final = "DefaultRegion"
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 _tags_code: Final = lru_cache(maxsize=256)(tags_code)
-"""The function is cached, because producers use a few tags again and again."""
+"""The result is cached, because producers use the same few tags again and again."""
 
 
 @define(slots=True, eq=False)
@@ -323,7 +323,7 @@ class MessageBuilder:
         )
 
     def properties(self, header: SendMessageRequestHeader) -> dict[str, str]:
-        """Returns a message's properties with those that the broker adds, in the order of RocketMQ's map."""
+        """Returns a message's properties and the properties that the broker adds, in the order of RocketMQ's map."""
         properties = self.without_offsets(header.properties)
         if self.traits.stores_region:
             properties[REGION] = REGION_NAME
@@ -336,16 +336,16 @@ class MessageBuilder:
     def stored(self, properties: dict[str, str]) -> bytes:
         """Encode properties in the stored format."""
         if len(properties) == 1:
-            # The message has only the properties that the broker adds.
+            # The sender gave no properties, so the message has only the properties that the broker adds.
             return self.added_properties
-        # As in RocketMQ, a message that goes through another topic first keeps the property WAIT.
+        # As in RocketMQ, a message that first goes through another topic keeps the property WAIT.
         without = "" if self.traits.stores_wait else WAIT
         return write_properties(properties, self.traits.properties_form, without=without)
 
     def without_offsets(self, text: str | None) -> dict[str, str]:
         """Parse a request's properties, and drop the offsets in additional queues, because only the store assigns them.
 
-        After a crash the store trusts this property. Raises MessageRefusedError for a text that is too long.
+        Recovery trusts the property with these offsets. Raises MessageRefusedError for a text that is too long.
         """
         if not text:
             return {}
@@ -413,7 +413,7 @@ class MessageBuilder:
 
     @staticmethod
     def level(properties: dict[str, str]) -> int:
-        """Returns the requested delay level, or 0 if none is requested; raises SendRefusedError if not a number."""
+        """Returns the requested delay level, or 0 without one; raises SendRefusedError if the level is not a number."""
         level = properties.get(DELAY, "0")
         if not _LEVEL.fullmatch(level):
             told = f"the delay level {level[:40]!r} is not a whole number"

@@ -97,10 +97,10 @@ class SendBackProcessor(Serving):
     def _answered(
         self, channel: Channel, command: Command, parts: Parts, retry_topic: str, outbox: Outbox
     ) -> Parts | None:
-        """Returns the answer, or None if it follows when new topics are saved.
+        """Returns the answer, or None if the answer follows when new topics are saved.
 
-        As in RocketMQ, the answer does not wait until the message is durable, because the property that requests this
-        is removed.
+        As in RocketMQ, the answer does not wait until the message is durable, because a retry message loses the
+        property that requests this wait.
         """
         names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
         if names.isdisjoint(self.topics.unsaved):

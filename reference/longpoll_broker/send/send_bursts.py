@@ -1,8 +1,8 @@
 """Serves bursts: adjacent sends on one connection, from a producer that does not wait for each answer.
 
 Adjacent sends that need no special handling are stored together and answered in one buffer; other sends are served one
-by one. The stored and answered bytes are the same in both cases. Bursts are not used while sends need more: a history,
-a wait for the disk, or a transaction id. What a send does: see `send.send_processor`.
+by one. The stored and answered bytes are the same in both cases. Bursts are not used if sends must be recorded in a
+history, wait for the disk, or return a transaction id. What a send does: see `send.send_processor`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class SendBursts:
     def serve_following(self, channel: Channel, outbox: Outbox) -> int:
         """Serve the sends that arrived directly after a served send, until the turn ends; returns their number.
 
-        Sends without special handling are stored together. The turn's end is checked before each other send, because a
-        thousand delayed messages would take a quarter of a second. Only a few sends are parsed ahead until all of them
-        can be stored together, because sends that are not served must be parsed again.
+        Sends without special handling are stored together. The turn's end is checked before each send with special
+        handling, because a thousand delayed messages would take a quarter of a second. Only a few sends are parsed
+        ahead until all of them can be stored together, because sends that are not served must be parsed again.
         """
         connection = channel.connection
         assert isinstance(connection, TypedConnection)

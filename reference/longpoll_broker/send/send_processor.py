@@ -59,7 +59,7 @@ RESPONSE: Final = CommandFlag.RESPONSE.value
 ID_REST_SIZE: Final = 17
 """Number of characters of a message id after its host part, including the comma between ids."""
 OTHER_FIELDS_SIZE: Final = 4_096
-"""Number of bytes of an answer's header that are reserved for fields other than the message ids."""
+"""Bytes of an answer's header that are reserved for the fields other than the message ids."""
 
 
 @frozen
@@ -97,7 +97,7 @@ class BatchLimits:
 
 
 def no_message() -> HeaderError:
-    """Returns the error for an empty batch, on which RocketMQ fails, so the reply lacks the fields of a refusal."""
+    """Returns the error for an empty batch. RocketMQ throws an exception, so the reply has no fields of a refusal."""
     return HeaderError("a batch", "body", "has no message")
 
 
@@ -114,7 +114,7 @@ Turns: TypeAlias = Generator[None, None, Callable[[Outbox], Parts | None]]
 
 @define(eq=False)
 class _Batch:
-    """A batch that is in progress or waits. Only the batch's connection refers to it, so both are dropped together."""
+    """A batch that is in progress or waits. Only its connection refers to it, so both are dropped at the same time."""
 
     channel: Channel
     command: Command
@@ -191,7 +191,7 @@ REGION_FIELDS: Final = {TRACE: "true", REGION: REGION_NAME}
 TIMER: Final = "TIMER_DEL"
 """The common prefix of all properties that set a delivery time."""
 FIRST_OFFSET: Final = 0
-"""The offset of a queue's first message, whose storing creates the queue's files and takes as long as fifty sends."""
+"""The offset of a queue's first message, whose send also creates the queue's files and takes as long as 50 sends."""
 REFUSED: Final = (SendRefusedError, MessageRefusedError, OSError)
 """The errors that mean that a message cannot be stored."""
 DEFAULT_QUEUE_COUNT: Final = 4
@@ -215,7 +215,7 @@ class SendProcessor(Serving):
     host_digits: bytes = field(init=False)
     """The first part of each message id: the broker's address in hexadecimal digits."""
     _answers_at_once: bool = field(init=False)
-    """Whether a stored message is answered at once, with only the message's position."""
+    """Whether a stored message is answered at once, with no other result than the message's position."""
 
     def __attrs_post_init__(self) -> None:
         self.host_digits = self.builder.store_host.hex().upper().encode()
@@ -294,7 +294,7 @@ class SendProcessor(Serving):
         return queue_id
 
     def _make_topic(self, header: SendMessageRequestHeader, channel: Channel) -> TopicConfig:
-        """Create the topic of a first send; raises SendRefusedError if that is not allowed."""
+        """Create the topic of a first send; raises SendRefusedError if creating it is not allowed."""
         problem = name_problem(header.topic)
         if problem is not None:
             raise SendRefusedError(self.traits.bad_parameter_code, problem)
@@ -378,7 +378,7 @@ class SendProcessor(Serving):
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
         unsaved = self.topics.unsaved
-        # A delayed or prepared message is stored in another topic, but its header's topic may be new too.
+        # A delayed or prepared message is stored in another topic, but the topic in its header may be new too.
         wants_topics = topic in unsaved or asked.header.topic in unsaved
         end = log_end if waits and self.durability.syncs else None
         if wants_topics or end is not None:
@@ -390,7 +390,7 @@ class SendProcessor(Serving):
     def _put_batch(self, asked: SendRequest, queue_id: int, outbox: Outbox) -> Parts | None:
         """Store all messages of a batch, or none. A long batch is stored in turns."""
         properties = self._batch_properties(asked)
-        # The properties of the batch's messages stay as sent. 4.9 appends the properties of the request, with CLUSTER.
+        # 4.9 appends the request's properties and CLUSTER to the properties of each message; 5.x stores them as sent.
         shared = properties | {CLUSTER: self.builder.cluster_name} if self.traits.merges_batch_properties else {}
         messages = self._batch_messages(asked, queue_id, shared)
         if len(asked.command.body) > LONG_SIZE:

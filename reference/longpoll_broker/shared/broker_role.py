@@ -42,12 +42,11 @@ class BrokerRole:
     role: Role = "ASYNC_MASTER"
     broker_id: int = MASTER_ID
     slave_read: bool = False
-    """`slaveReadEnable`: consumers that are far behind are redirected to a slave, and a slave serves them."""
+    """`slaveReadEnable`: consumers that are far behind are redirected to a slave, and a slave serves consumers."""
     offset_check_in_slave: bool = False
     """`offsetCheckInSlave`: a slave corrects offsets as a master does."""
     least_broker_id: int = field(default=-1)
-    """`minBrokerIdInGroup`: the lowest id of the living brokers with this broker's name; -1 if no other broker is
-    known."""
+    """`minBrokerIdInGroup`: the lowest id of the living brokers of this name; -1 if no other broker is known."""
     is_plain: bool = field(init=False)
     """Whether the broker answers as a master without slaves, which is the usual case."""
 
@@ -66,7 +65,7 @@ class BrokerRole:
 
     @property
     def corrects_offsets(self) -> bool:
-        """Whether the broker's store corrects a consumer's wrong offset; only a slave may leave it unchanged."""
+        """Whether the broker's store corrects a consumer's wrong offset; a slave may leave such an offset unchanged."""
         return not self.is_slave or self.offset_check_in_slave
 
     def code(self, code: int, status: GetStatus, traits: Traits, *, suggests_slave: bool) -> int:
@@ -82,7 +81,10 @@ class BrokerRole:
         return asked if status in _CORRECTED and not self.corrects_offsets else found
 
     def suggested_broker(self, group: GroupConfig | None, code: int, traits: Traits, *, suggests_slave: bool) -> int:
-        """Returns `suggestWhichBrokerId`, the broker to pull from next; `code` is that of a master without slaves."""
+        """Returns `suggestWhichBrokerId`, the id of the broker to pull from next.
+
+        `code` is the response code that a master without slaves would return.
+        """
         group = group or GroupConfig("")
         if self._sends_to_master(traits, suggests_slave=suggests_slave):
             return MASTER_ID

@@ -1,17 +1,16 @@
 """Filters of subscriptions, by a tag's hash or by properties, and the table of the filters that groups registered.
 
-The broker compares tags by hash; the client separates tags with equal hashes. The SQL92 language: see `sql92`.
-Permission to use it: see `hold.pull`.
+The broker compares tags by hash; the client separates tags with equal hashes. The SQL92 language: see `sql92`. The
+setting that permits it: see `hold.pull`.
 
-Registered filters are stored separately from subscriptions, because any subscription replaces an older subscription,
-while a filter must compile. RocketMQ also keeps filters when a group's last member leaves. Therefore a pull may find no
-filter (code 27), a filter older than its subscription (28) or, in RocketMQ, a later version from members that left long
-ago.
+Registered filters are stored separately from subscriptions, because any subscription is accepted, but only a filter
+that compiles. RocketMQ also keeps filters when a group's last member leaves. Therefore a pull may find no filter (code
+27), a filter older than its subscription (28) or, in RocketMQ, a later version from members that left long ago.
 
-Differences from RocketMQ: RocketMQ drops a filter a day after its group; we drop the oldest when there are too many.
-RocketMQ compiles an expression at the heartbeat; we compile it at the first pull. So if an older version follows an
-invalid expression, RocketMQ accepts the older version at once, and we accept it after a pull has failed. Bit maps
-(`enableCalcFilterBitMap`, `consumerFilter.json`) are not supported.
+Differences from RocketMQ: RocketMQ drops a filter a day after its group; this broker drops the oldest filters when
+there are too many. RocketMQ compiles an expression at the heartbeat; this broker compiles it at the first pull. So if
+an older version follows an invalid expression, RocketMQ accepts the older version at once, and this broker accepts it
+after a pull has failed. Bit maps (`enableCalcFilterBitMap`, `consumerFilter.json`) are not supported.
 
 Sources: `FilterAPI.java`, `ExpressionMessageFilter.java`, `ConsumerFilterManager.java`, the same in 4.9.7 and 5.5.0,
 where each rule was tried; the string hash is Java's `String.hashCode`.
@@ -68,7 +67,7 @@ class SqlFilter(msgspec.Struct, frozen=True):
     condition: Expression | None
     """None if the expression does not compile. As in RocketMQ, a pull with such an expression gets every message."""
     problem: str
-    """Why the expression does not compile; empty if it does."""
+    """Why the expression does not compile; empty if the expression compiles."""
     over_limit: bool = False
     """Whether the expression exceeds a limit that RocketMQ does not have. A pull with such an expression is refused."""
 
@@ -148,7 +147,7 @@ def sql_filter(expression: str, expression_type: str, *, with_parts: bool = Fals
 def is_as_said(wanted: Filter) -> bool:
     """Whether a filter equals the filter that its expression describes.
 
-    The two differ if a heartbeat sent hashes that are not those of its tags, or left the filtering to a filter server.
+    They differ if a heartbeat sent hashes that are not those of the expression's tags, or requested a filter server.
     """
     if isinstance(wanted, SqlFilter):
         return True

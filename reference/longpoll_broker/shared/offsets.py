@@ -1,7 +1,7 @@
 """The offsets that groups have committed, by queue.
 
-As in RocketMQ 4.9, any offset is accepted, even a lower one or an offset of an unknown queue; limits bound the memory.
-With light queues, a group named `%LMQ%...` has one offset per topic, whatever queue the commit names
+As in RocketMQ 4.9, any offset is accepted, even an offset lower than before or of an unknown queue; limits bound the
+memory. With light queues, a group named `%LMQ%...` has one offset per topic, whatever queue the commit names
 (`LmqConsumerOffsetManager.java`).
 
 Threads may share an object whose `guard` is a lock; reads need no lock. Persistence: see `upkeep.config_files`. Source:
@@ -45,7 +45,7 @@ class Offsets:
     has_forgotten: bool = field(default=False, init=False)
     """Whether offsets of a deleted topic or group were removed since the last save."""
     _strays: dict[str, set[str]] = field(factory=dict, init=False)
-    """For each topic that does not exist, the groups that have committed an offset for this topic."""
+    """The groups that have committed offsets for topics that do not exist, by topic."""
 
     def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
         """Returns the offset of a group's last pull, or None if it is not recorded."""
@@ -69,7 +69,7 @@ class Offsets:
         pair = f"{topic}{SEPARATOR}{group}"
         if self.light and group.startswith(LMQ_PREFIX):
             queue_id = 0
-        # The comparison and the assignment are one step under the guard, because another thread may commit in between.
+        # The guard makes the comparison and the assignment one step, because another thread may commit in between.
         with self.guard:
             queues = self.by_pair.get(pair, {})
             if queue_id not in queues:
@@ -94,7 +94,7 @@ class Offsets:
         return self.by_pair.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id)
 
     def topics_of(self, group: str) -> Generator[None, None, list[str]]:
-        """Returns the topics in which a group has offsets; yields between turns."""
+        """Returns the topics in which a group has offsets. The generator yields between turns."""
         suffix, found = SEPARATOR + group, list[str]()
         for number, pairs in enumerate(self._parts()):
             if number:
@@ -103,11 +103,11 @@ class Offsets:
         return found
 
     def topics_by_group(self, groups: Collection[str]) -> Generator[None, None, dict[str, list[str]]]:
-        """Returns the result of `topics_of` for each of these groups in one pass; yields between turns."""
+        """Returns the result of `topics_of` for each of these groups, with one pass over the table."""
         found: dict[str, list[str]] = {group: [] for group in groups}
         left = TURN_COUNT
         for pair in itertools.chain.from_iterable(self._parts()):
-            # A group's name may contain the separator, so its retry topic's name may contain it too: try every
+            # A group's name may contain the separator, and then its retry topic's name contains it too: try every
             # separator.
             at = pair.find(SEPARATOR)
             while at >= 0:
@@ -122,7 +122,7 @@ class Offsets:
         return found
 
     def groups_of(self, topic: str) -> Generator[None, None, list[str]]:
-        """Returns the groups that have offsets in a topic; yields between turns."""
+        """Returns the groups that have offsets in a topic. The generator yields between turns."""
         prefix, found = topic + SEPARATOR, list[str]()
         for number, pairs in enumerate(self._parts()):
             if number:
@@ -173,7 +173,7 @@ class Offsets:
                 self._strays.setdefault(topic, set()).add(group)
 
     def forget_strays(self, topic: str) -> None:
-        """Remove offsets committed before the topic exists, because they would otherwise apply to its new messages."""
+        """Remove the offsets that were committed before the topic existed; they do not refer to its messages."""
         with self.guard:
             groups = self._strays.pop(topic, ())
         self._remove(f"{topic}{SEPARATOR}{group}" for group in groups)

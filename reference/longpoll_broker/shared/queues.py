@@ -50,7 +50,7 @@ class NewQueues:
             self.quota.take(place)
 
     def forget_topic(self, topic: str) -> None:
-        """Called when a topic was deleted with its queues, so that they no longer count."""
+        """Called when a topic was deleted with its queues, so that these queues no longer count."""
         with self.guard:
             for queue_id in range(LOADED_QUEUE_COUNT_MAX):
                 self.quota.release((topic, queue_id))

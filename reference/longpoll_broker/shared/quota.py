@@ -1,13 +1,13 @@
 """Limits the entries of a table, and the entries that one connection and one account may create.
 
-The limits depend on the free room, so that later clients always find some: an account may use as much as is still free,
+The limits depend on the free room, so that later clients always find room: an account may use as much as is still free,
 and a connection a quarter of that. Without accounts, a peer's address counts as its account. All clients of a host
 share a loopback address, so for loopback addresses only connections are limited, and a quarter of the table is reserved
 for new connections.
 
 A connection always has a minimum, even if its account has used up its share: `SHARE_MIN` ordinary entries, fewer when
-little room is left, and at least one. The minima of an account's connections leave a quarter of the table to other
-accounts.
+little room is left, and at least one. The minimums of an account's connections together leave a quarter of the table to
+other accounts.
 
 Source: the dynamic thresholds of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
 Switches", 1998.
@@ -35,7 +35,7 @@ LARGE_TABLE: Final = 1_000
 MINIMUM_PART: Final = 32
 """A connection's minimum is at most a 32nd of the free room, which leaves room for dozens of connections."""
 MINIMA_PART: Final = 3
-"""With its connections' minima, an account may use at most this multiple of the free room."""
+"""An account may use at most this multiple of the free room, even if its connections use their minimums."""
 LOOPBACK: Final = ("127.", "::1")
 """Prefixes of loopback addresses, which all clients of a host share."""
 
@@ -51,7 +51,7 @@ class _Entry:
 class Quota:
     """The sizes of one table's entries, by key; callers hold the table's lock.
 
-    Invariant: `used` is the sum of the sizes of `_entries`, and `_counts` has these sums by connection and account.
+    Invariant: `used` is the sum of the sizes of `_entries`; `_counts` has the sum for each connection and each account.
     """
 
     name: str

@@ -5,8 +5,8 @@ differences from the standard. Properties in a record: see `longpoll_protocol.lo
 
 The grammar is RocketMQ's, written for `lark`'s LALR parser, which does not recurse. NOT binds tighter than any
 comparison. Arithmetic (except the sign), LIKE and `!=` do not exist. Parsing ends at the first token that does not fit,
-and the remaining text is ignored, so `a = 1 b ! c` means `a = 1`. 5.x has six more comparisons, of parts of a text,
-whose three words are reserved in 5.x.
+and the remaining text is ignored, so `a = 1 b ! c` means `a = 1`. 5.x also has the tests CONTAINS, STARTSWITH and
+ENDSWITH and their negations, and reserves these three words.
 
 Sources: `SelectorParser.jj` 4.9 and 5.5, tried with their jars; the `evaluate` methods of
 `org.apache.rocketmq.filter.expression`, `ExpressionMessageFilter.java`.
@@ -60,8 +60,8 @@ from longpoll_broker.shared.sql92_tree import (
 SIZE_MAX: Final = 4 * 1024
 """Maximum characters of an expression, which take at most 0.1 s to parse. In RocketMQ only the frame size limits it."""
 
-# JavaCC takes the longest match and, among equally long matches, the first. The priorities have the same effect here:
-# comment before minus, float before integer (which is never longer), reserved word before identifier.
+# JavaCC takes the longest match and, among equally long matches, the first rule. The priorities have the same effect
+# here: comment before minus, float before integer (which is never longer), reserved word before identifier.
 _GRAMMAR: Final = r"""
 start: or_
 
@@ -191,7 +191,7 @@ _MAKE: Final[dict[str, Callable[[Any], Any]]] = {
     "text": lambda tokens: Literal(_unquote(tokens[0])),
     "texts": lambda tokens: [_unquote(token) for token in tokens],
 }
-"""For each rule or alias of the grammar, the function that makes a node of the rule's parts."""
+"""For each rule or alias of the grammar, the function that makes a node from the rule's parts."""
 _Builder: Final = type("_Builder", (lark.Transformer,), {name: staticmethod(make) for name, make in _MAKE.items()})
 
 
@@ -312,7 +312,7 @@ def _not(operand: Evaluate) -> Evaluate:
 
 
 def _logic(operands: tuple[Evaluate, ...], *, decides: bool) -> Evaluate:
-    """Evaluate operands until one decides: TRUE decides an OR, and FALSE an AND."""
+    """Returns a function that evaluates operands until one decides: TRUE decides an OR, and FALSE an AND."""
 
     def evaluate(lookup: Lookup) -> Value:
         outcome: Value = not decides
@@ -328,7 +328,7 @@ def _logic(operands: tuple[Evaluate, ...], *, decides: bool) -> Evaluate:
 
 
 def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
-    """Compare two values: two nulls are equal; a null only on the left gives unknown, and only on the right FALSE."""
+    """Returns a comparison: two nulls are equal, and a null gives unknown on the left but FALSE on the right."""
 
     def evaluate(lookup: Lookup) -> Value:
         first, second = left(lookup), right(lookup)
@@ -342,7 +342,10 @@ def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def _relation(holds: Callable[[int, int], bool], left: Evaluate, right: Evaluate) -> Evaluate:
-    """Compare numbers: two properties are compared as doubles, a property and a constant in the constant's class."""
+    """Returns a comparison of numbers.
+
+    Two properties are compared as doubles, and a property and a constant in the constant's class.
+    """
 
     def evaluate(lookup: Lookup) -> Value:
         first = left(lookup)
@@ -369,7 +372,7 @@ def _in(node: In) -> Evaluate:
 
 
 def _part(node: Part, operand: Evaluate) -> Evaluate:
-    """Test a part of a text. An empty `node.text` gives FALSE without evaluating the operand."""
+    """Returns a test of a part of a text. An empty `node.text` gives FALSE without evaluating the operand."""
     is_part, text, negated = _IS_PART[node.operator], node.text, node.negated
 
     def evaluate(lookup: Lookup) -> Value:

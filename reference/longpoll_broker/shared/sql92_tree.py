@@ -38,9 +38,9 @@ Value: TypeAlias = int | float | str | bool | None
 INTEGER_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _LONG_DIGITS: Final = 19
-"""Number of decimal digits of `LONG_MAX`. A number with more significant digits does not fit."""
+"""Number of decimal digits of `LONG_MAX`. A number with more significant digits does not fit in a Long."""
 _SHORT: Final = len(str(INTEGER_MAX))
-"""A text that has fewer characters than this, all of them ASCII digits, fits any class without further checks."""
+"""A text of fewer characters that are all ASCII digits fits any number class without further checks."""
 _ASTRAL_FIRST: Final = "\U00010000"
 
 _WHOLE: Final = re.compile(r"([+-]?)(\d+)")
@@ -88,7 +88,7 @@ def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table o
         if isinstance(right, bool):
             return left - right
         if isinstance(right, str):
-            # In this comparison RocketMQ casts the Boolean instead of the String, and throws.
+            # In this comparison RocketMQ casts the Boolean to a String, which throws.
             raise EvaluationError("a boolean cannot be compared with a text")
         return -1
     if isinstance(right, bool):
@@ -103,7 +103,7 @@ def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table o
 
 
 def compare_numbers(left: float, right: float) -> int:
-    """Compare integers as integers, and others as `Double.compare`: NaN equals NaN and is the greatest, -0.0 < 0.0."""
+    """Compare two integers exactly; others as `Double.compare`: NaN equals NaN and is the greatest, -0.0 < 0.0."""
     if isinstance(left, int) and isinstance(right, int):
         return (left > right) - (left < right)
     first, second = float(left), float(right)
@@ -125,7 +125,7 @@ def number_like(text: str, example: float) -> float:
 
 @_cached_if_long
 def whole_of(text: str, value_max: int) -> int:
-    """Convert as `Integer.valueOf` or `Long.valueOf`: only a sign and digits of any script. Raises EvaluationError."""
+    """Convert as `Integer.valueOf` or `Long.valueOf`: a sign and digits of any script. Raises EvaluationError."""
     if len(text) < _SHORT and text.isascii() and text.isdigit():
         return int(text)
     found = _WHOLE.fullmatch(text)
@@ -134,7 +134,7 @@ def whole_of(text: str, value_max: int) -> int:
     sign, digits = found.groups()
     if not digits.isascii():
         if max(digits) >= _ASTRAL_FIRST:
-            # Java reads UTF-16 units, of which this digit has two, and neither unit is a digit.
+            # Java reads UTF-16 units. This digit consists of two units, and neither of them is a digit.
             raise EvaluationError(f"{text!r} is not a whole number")
         digits = "".join(str(int(digit)) for digit in digits)
     digits = digits.lstrip("0") or "0"
@@ -201,7 +201,7 @@ class Negate:
 
 @frozen
 class Truth:
-    """A property where a boolean is needed: null if it is missing, else FALSE, because no property is a boolean."""
+    """A property where a boolean is needed: null if it is missing, and otherwise FALSE, because it is a text."""
 
     operand: Property
     depth: int = 1
@@ -336,7 +336,7 @@ def make_is_null(left: Node) -> Equal:
 
 
 def make_relation(operator: str, left: Node, right: Node) -> Relation:
-    """Create a node as `createGreaterThan` and similar methods do. Raises Sql92Error."""
+    """Create a node as `createGreaterThan` and the methods for the other comparisons do. Raises Sql92Error."""
     for side in (left, right):
         if is_boolean(side) or (isinstance(side, Literal) and isinstance(side.value, str)):
             raise Sql92Error(f"{operator} compares numbers only, and properties that are numbers")
@@ -344,7 +344,7 @@ def make_relation(operator: str, left: Node, right: Node) -> Relation:
 
 
 def make_between(operand: Node, low: Node, high: Node) -> Logic:
-    """Create a node as `createBetween` does: two constants must be in order. Raises Sql92Error."""
+    """Create a node as `createBetween` does, which refuses two constants in the wrong order. Raises Sql92Error."""
     at_least, at_most = make_relation(">=", operand, low), make_relation("<=", operand, high)
     if isinstance(low, Literal) and isinstance(high, Literal) and compare(high.value, low.value) < 0:
         raise Sql92Error(f"BETWEEN {low.value} AND {high.value} has its bounds in the wrong order")
@@ -352,7 +352,7 @@ def make_between(operand: Node, low: Node, high: Node) -> Logic:
 
 
 def make_not_between(operand: Node, low: Node, high: Node) -> Logic:
-    """Create a node as `createNotBetween` does: constants may be in any order. Raises Sql92Error."""
+    """Create a node as `createNotBetween` does, which accepts two constants in any order. Raises Sql92Error."""
     return make_logic("OR", [make_relation("<", operand, low), make_relation(">", operand, high)])
 
 

@@ -37,7 +37,7 @@ _SPANS: Final = (
     ("statsHour", 10 * _MINUTE_MS, 7),
     ("statsDay", 60 * _MINUTE_MS, 25),
 )
-"""Name, milliseconds between samples, and number of samples, which is one more than the span has steps."""
+"""Name, milliseconds between samples, and number of samples. A span of n steps needs n + 1 samples."""
 
 
 @frozen
@@ -53,7 +53,7 @@ class Snapshot:
 
 @define(slots=True, eq=False)
 class Item:
-    """One sum. Invariant: each list of `samples` has (time ms, value, times) tuples, oldest first, up to a limit."""
+    """One sum. Invariant: each list in `samples` has (time in ms, value, times) tuples, oldest first, up to a limit."""
 
     value: int = 0
     times: int = 0
@@ -62,7 +62,7 @@ class Item:
     )
 
     def sample(self, now_ms: int) -> None:
-        """Take a sample in every span whose step has passed since the span's last sample."""
+        """Take a sample in every span whose step has passed since the last sample in the span."""
         for (_name, step_ms, _count), samples in zip(_SPANS, self.samples, strict=True):
             if not samples or now_ms - samples[-1][0] >= step_ms:
                 samples.append((now_ms, self.value, self.times))
@@ -88,7 +88,7 @@ def _between(samples: deque[tuple[int, int, int]]) -> Snapshot:
 
 @define(slots=True, eq=False)
 class Statistics:
-    """Every item, by name and key. An item is sampled from its first count on, and removed after an idle day."""
+    """Every item, by name and key. An item exists from its first count until it was idle for a day."""
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     quota: Quota = field(factory=lambda: Quota("statistics", ITEM_COUNT_MAX, unit=0), init=False)
@@ -153,7 +153,7 @@ class Statistics:
             broker.times += 1
 
     def count_back(self, topic: str, group: str) -> None:
-        """Count a message of a topic that a group sent back."""
+        """Count a message of a topic, because a group sent it back."""
         with self.guard:
             item = self._item(SNDBCK_PUT_NUMS, f"{topic}@{group}")
             item.value += 1
@@ -225,7 +225,7 @@ class Rates:
 
 
 def _rate(samples: list[tuple[int, int]], span_s: int) -> float:
-    """Returns the rate over `span_s` before the last sample, or over the part of this time that has samples."""
+    """Returns the rate over `span_s` before the last sample, or since the first sample if that is later."""
     if len(samples) < 2:
         return 0.0
     last_ms, last = samples[-1]

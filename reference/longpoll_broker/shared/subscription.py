@@ -34,7 +34,7 @@ SUBSCRIPTION_SIZE_MAX: Final = 128 * MIB
 SUBSCRIPTION_UNIT: Final = 512
 """The size of an ordinary subscription in characters, for quotas."""
 SUBSCRIPTION_COST: Final = 100
-"""Characters by which a subscription, and each of its tags, counts for the quota in addition to its text."""
+"""Characters that a subscription, and each of its tags, adds to the quota in addition to the text."""
 
 
 @frozen
@@ -43,10 +43,10 @@ class Subscription:
 
     topic: str
     tags: TagFilter
-    """The tag filter, which matches everything if the expression has another type or a filter server filters."""
+    """The tag filter. It matches everything if the expression has another type or a filter server should filter."""
     sub_version: int
     class_filter: bool = False
-    """`classFilterMode`: a filter server, which no longer exists, should filter the messages."""
+    """`classFilterMode`: a filter server should filter the messages, but RocketMQ no longer has filter servers."""
 
     @property
     def is_by_tag(self) -> bool:
@@ -141,9 +141,10 @@ class Clients:
         return self._subscribe(group, list(subscriptions), channel) or changed
 
     def note_fingerprint(self, name: str, fingerprint: int, *, without_subscriptions: bool) -> bool:
-        """Record the hash of a member's subscriptions; returns true if the group's hash differs or is unknown.
+        """Record the hash of a member's subscriptions; returns whether the client must send subscriptions again.
 
-        For an unknown group nothing is recorded, because its first member sends its hash again.
+        It must if the group had a different hash, or if the group is unknown and the heartbeat had no subscriptions.
+        For an unknown group nothing is recorded, because its first member sends the hash again.
         """
         group = self._groups.get(name)
         if group is None:
@@ -152,7 +153,7 @@ class Clients:
         return known is not None and known != fingerprint
 
     def unregister(self, channel: Hashable, name: str) -> bool:
-        """Remove a member from one group; returns false if it was not a member."""
+        """Remove a member from one group; returns false if the channel was not a member."""
         group = self._groups.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return False

@@ -1,7 +1,7 @@
 """Progress of the delay levels and the timer, and the number of messages that wait for the timer.
 
-A timed message has been delivered if it was read and its second has passed, so three numbers describe the progress of
-all timed messages. Saving: see `upkeep.config_files`. Delivery: see `rocketmq.timers`.
+A timed message is delivered if the timer has read it and its second has passed. Therefore three numbers describe the
+progress of all timed messages. Saving: see `upkeep.config_files`. Delivery: see `rocketmq.timers`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class TimerOffsets:
 
     @property
     def first(self) -> int:
-        """The queue offset of the first message that is not delivered or not read."""
+        """The queue offset of the first message that was not delivered yet."""
         return self.progress[0]
 
     @property
     def read(self) -> int:
-        """The first queue offset that was not read when `delivered_ms` was set."""
+        """The first queue offset that the timer had not read when `delivered_ms` was set."""
         return self.progress[1]
 
     @property
@@ -78,8 +78,8 @@ class TimerOffsets:
 class TimerCounts:
     """The number of waiting timed messages by target topic (`TimerMetrics.java` 5.5).
 
-    One thread changes the numbers, and any thread reads them. After a start the messages are counted again as they are
-    read. Invariant: each change increments `version` after the change is visible.
+    One thread changes the numbers, and any thread reads them. After a start, the numbers begin at 0 and grow as the
+    timer reads the messages again. Invariant: each change increments `version` after the change is visible.
     """
 
     by_topic: dict[str, TimerCount] = field(factory=dict, init=False)

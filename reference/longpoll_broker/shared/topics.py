@@ -1,8 +1,8 @@
 """Topics and consumer groups: names, permissions, queue counts, attributes, and creation on demand.
 
 Threads may share a table: every change is one assignment to a dict, and two threads that create the same topic create
-equal objects. Persistence: see `upkeep.config_files`. Attributes (5.x) are stored and reported, and a proxy enforces
-them. Topics that need another kind of queue are refused.
+equal objects. Persistence: see `upkeep.config_files`. Attributes (5.x) are stored and reported; a proxy applies them.
+Topics that need another kind of queue are refused.
 
 Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java` 4.9;
 `TopicAttributes.java`, `AttributeUtil.alterCurrentAttributes`, `AttributeParser.java` 5.5.
@@ -49,7 +49,7 @@ SERVED: Final[Mapping[str, frozenset[str]]] = {
 
 
 class AttributeRefusedError(BrokerError):
-    """A refused change of attributes; the message says why."""
+    """Raised for a refused change of attributes; the message says why it is refused."""
 
 
 def read_changes(text: str | None) -> dict[str, str]:
@@ -86,7 +86,7 @@ def changed(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, 
 
 
 TOPIC_COUNT_MAX: Final = 100_000
-"""Maximum topics, and maximum groups, because each needs room in a file and clients can create them."""
+"""Maximum topics, and maximum groups, because clients can create them and each needs room in a file."""
 QUEUE_COUNT_MAX: Final = 1024
 """Maximum queues of one topic. RocketMQ has no limit, but each queue needs files."""
 LOADED_QUEUE_COUNT_MAX: Final = 16_384
@@ -143,8 +143,8 @@ Config = TypeVar("Config")
 class _Named(Generic[Config]):
     """A table of named entries.
 
-    Invariant: `changed` is set after every change. A save resets `changed` before it copies the table, so it misses no
-    change.
+    Invariant: `changed` is set after every change. A save resets `changed` before it copies the table, so that the save
+    misses no change.
     """
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext, kw_only=True)
@@ -196,7 +196,7 @@ class Topics(_Named[TopicConfig]):
     gone: dict[str, TopicConfig] = field(factory=dict, init=False)
     """The last configuration of deleted topics."""
     on_change: Callable[[], None] = field(default=no_change, init=False)
-    """Called after every change, on the thread that made it; the callback must not block."""
+    """Called after every change, on the thread that made the change; the callback must not block."""
     on_new: Callable[[str], None] = field(default=lambda _name: None, init=False)
     """Called with each new topic's name before it exists."""
     full_registrations: int = field(default=0, init=False)
@@ -303,7 +303,10 @@ class Topics(_Named[TopicConfig]):
     def make_retry(
         self, name: str, queue_count: int, sys_flag: int = 0, *, channel: Hashable = None
     ) -> TopicConfig | None:
-        """Find or create a retry or dead-letter topic (`createTopicInSendMessageBackMethod`); None if that fails."""
+        """Find or create a retry or dead-letter topic (`createTopicInSendMessageBackMethod`).
+
+        Returns None if the topic can be neither found nor created.
+        """
         topic = self.by_name.get(name)
         if topic is not None:
             return topic
@@ -331,10 +334,10 @@ class Groups(_Named[GroupConfig]):
     size_max: int = GROUP_SIZE_MAX
     """Maximum characters of a group's name."""
     validates: bool = False
-    """Whether a group's name must be valid in 5.x."""
+    """Whether a group's name must be valid by the rules of 5.x."""
 
     def find(self, name: str, channel: Hashable = None) -> GroupConfig | None:
-        """Find a group, or create it if that is allowed; returns None otherwise (`findSubscriptionGroupConfig`)."""
+        """Find a group, or create it if creating is allowed; returns None otherwise (`findSubscriptionGroupConfig`)."""
         group = self.by_name.get(name)
         if group is not None or len(name) > self.size_max:
             return group
@@ -357,13 +360,13 @@ class Groups(_Named[GroupConfig]):
 
 
 PART_COUNT: Final = 2_000
-"""Number of entries that are encoded in one part, which takes about 2 ms."""
+"""Number of entries that are encoded at a time, which takes about 2 ms."""
 
 
 def chunks_of(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Iterate over a table's rows in parts. A row that is a table itself counts as many entries as it has.
+    """Iterate over a table's rows in parts. A row that is itself a table counts as many entries as it contains.
 
-    The parts exist because encoding a large table at once would block every other thread.
+    Without the parts, encoding a large table at once would block every other thread.
     """
     part: dict[str, Any] = {}
     count = 0

@@ -60,18 +60,17 @@ class Traits:
     refuses_negative_count: bool = True
     """A pull for a negative number of messages is an error if messages exist, instead of a pull for one message."""
     explains_refusals: bool = False
-    """The answer to a refused pull has `forbiddenType`; other answers have `topicSysFlag` and `groupSysFlag`."""
+    """A refused pull's answer has `forbiddenType`; a pull's other answers have `topicSysFlag` and `groupSysFlag`."""
     minimum_follows_log: bool = False
-    """If all records of a queue are deleted, its minimum offset becomes its end, and code 21 redirects consumers there.
-    """
+    """If a queue's records are all deleted, its minimum offset becomes its end; code 21 redirects consumers to it."""
     stores_moved_offsets: bool = False
     """A pull answered with code 21 adds a message to the topic `OFFSET_MOVED_EVENT`."""
 
     # -- slaves
     redirects_to_master: bool = False
-    """A slave whose master is alive redirects clients to it at once."""
+    """If its master is alive, a slave redirects clients to the master at once."""
     rejects_as_slave: bool = False
-    """A slave answers sends with SYSTEM_BUSY, and also pulls unless consumers may read from it."""
+    """A slave answers sends with SYSTEM_BUSY. It answers pulls so too, unless consumers may read from the slave."""
     changes_as_slave: bool = False
     """Clients may change a slave's topics and groups."""
     commits_as_slave: bool = False
@@ -79,7 +78,7 @@ class Traits:
     slave_notifies: bool = True
     """Messages that become visible on a slave wake its pulls."""
     hears_of_members: bool = True
-    """Code 905 (NOTIFY_MIN_BROKER_ID_CHANGE) is served; the request lists the living brokers of this name."""
+    """Code 905 (NOTIFY_MIN_BROKER_ID_CHANGE) is served; it reports the lowest id of a living broker of this name."""
 
     # -- every request
     answers_in_json: bool = False
@@ -95,9 +94,9 @@ class Traits:
     offsets_outlive_topics: bool = False
     """A group's offsets stay when their topic is deleted, and apply to a new topic with that name."""
     routes_outlive_topics: bool = False
-    """A name server reports a deleted topic until code 216 removes its routes; 216 also hides an existing topic."""
+    """A name server reports a deleted topic until code 216 removes it. Code 216 also hides an existing topic."""
     null_bodies: frozenset[bytes] = frozenset()
-    """Bodies of a request with code 200 that contain no group; such a request changes nothing."""
+    """Request bodies for code 200 (create or change a group) that contain no group; such a request changes nothing."""
     acting_master_fields: bool = True
     """The route of a broker says whether a slave may act as its master."""
 
@@ -125,7 +124,7 @@ class Traits:
     names_transactions: bool = False
     """A prepared message has its unique key in the property `__transactionId__`."""
     answers_undecided: bool = True
-    """A producer that answers "unknown" for its transaction gets an answer."""
+    """A producer that reports the state "unknown" for its transaction (code 37) gets an answer."""
     serves_timers: bool = True
     """A message waits for the delivery time in its properties `TIMER_*`, and may be recalled until then."""
     refuses_timed_batches: bool = True
@@ -141,13 +140,13 @@ class Traits:
     zero_for_stored_only: bool = False
     """A group without an offset gets 0 only if the queue's first message still exists."""
     searches_by_boundary: bool = False
-    """A search by time finds the first message at or after the time, or, for UPPER, the last at or before it."""
+    """A search by time finds the first message at or after the time; with UPPER, the last at or before the time."""
     version_name: str = "V4_9_7"
     """The broker's version as text."""
     given_rate_key: str = "getTransferedTps"
     """The name under which the rate of delivered messages is reported."""
     tells_if_active: bool = False
-    """The answer to code 28 says that the broker is active."""
+    """The answer to code 28 (GET_BROKER_RUNTIME_INFO) says that the broker is active."""
     tells_pull_offsets: bool = False
     """A group's progress includes the offset of its last pull."""
     unknown_codes: frozenset[int] = frozenset()
@@ -155,9 +154,9 @@ class Traits:
     heartbeat_fields: bool = False
     """The answer to a heartbeat lists what the broker supports."""
     believes_tag_hashes: bool = False
-    """The hashes that a heartbeat sends decide which tags match, even if it sends none; its expression does not."""
+    """The hashes in a heartbeat decide which tags match, even if there are none; its expression is ignored."""
     filters_outlive_groups: bool = False
-    """A group's SQL92 filters stay when its last member leaves, and win over lower versions from later members."""
+    """A group's SQL92 filters stay when its last member leaves, and later members cannot register lower versions."""
     filters_with_parts: bool = False
     """SQL92 filters support CONTAINS, STARTSWITH and ENDSWITH."""
     registers_unknown_groups: bool = True
@@ -167,9 +166,9 @@ class Traits:
     validates_groups: bool = False
     """A group's name may have only the characters of a topic's name, and at most the length that 5.x allows."""
     lists_each_connection: bool = False
-    """Code 38 lists a client once for each of its connections in the group."""
+    """Code 38 (GET_CONSUMER_LIST_BY_GROUP) lists a client once for each of its connections in the group."""
     removes_offsets_by: frozenset[str] = frozenset({"removeOffset", "cleanOffset"})
-    """The boolean fields of code 207; if one is true, the group's offsets are deleted too."""
+    """The boolean fields of code 207 (delete a group); if one is true, the group's offsets are deleted too."""
 
 
 STRICT_TRAITS: Final = Traits()
@@ -259,5 +258,5 @@ _BY_PRESET: Final = {
 
 
 def traits_of(policy: Policy) -> Traits:
-    """Returns the traits of the version in the policy's preset; a custom policy has those of `strict`."""
+    """Returns the traits of the version in the policy's preset; a custom policy has the traits of `strict`."""
     return _BY_PRESET.get(policy.name.partition("+")[0], STRICT_TRAITS)

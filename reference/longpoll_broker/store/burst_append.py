@@ -4,9 +4,9 @@ A long batch follows the rules of `MessageStore.put_batch`. Its records are enco
 a lock; the append only fills in their offsets and store times. `MessageExtBatchEncoder` and `doAppend` of 4.9 divide
 the work in the same way.
 
-A burst stores exactly the bytes of `MessageStore.put` in its simplest case: an existing queue, no limit exceeded, and
-enough reserved space in the current file. The burst ends before the first message that needs more, and `put` stores
-that message. The caller handles locks.
+A burst stores exactly the bytes that `MessageStore.put` stores in its simplest case: an existing queue, no limit
+exceeded, and enough reserved space in the current file. The burst ends before the first message that does not meet
+these conditions, and `put` stores that message. The caller handles locks.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PreparedBatch:
         self._first = self._first or messages[0]
 
     def place(self, queue_offset: int, start: int, store_ms: int) -> None:
-        """Write the offsets and the store time into the records; the arguments are the first record's offsets."""
+        """Write the store time and the offsets into the records; the arguments give the first record's offsets."""
         content, pack_place, pack_time = self.content, _PLACE.pack_into, _STORE_MS.pack_into
         time_at = _BORN_HOST_AT + len(self.first.born_host)
         at = 0
@@ -99,7 +99,7 @@ class PreparedBatch:
 def append_burst(
     log: CommitLog, table: QueueTable, messages: Sequence[MessageToStore], store_ms: int, body_size_max: int
 ) -> list[Handed]:
-    """Append messages up to the first message that is not plain; returns each stored one's queue and arrival.
+    """Append messages up to the first that is not plain; returns the queue and arrival of each stored message.
 
     A message is plain if its queue exists, no limit is exceeded and the current file has room for it. The caller holds
     the append lock and hands the result over to the dispatcher.

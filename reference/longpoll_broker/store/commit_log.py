@@ -40,13 +40,13 @@ from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Buffer, Files
 
 SPARE_SIZE: Final = 64 * MIB
-"""Number of bytes over which a search may always compute checksums: several of the largest records."""
+"""Number of bytes over which even a short search may compute checksums: several of the largest records."""
 TIMES: Final = 4
 """A search of n bytes may compute checksums over this many times n bytes, in addition to `SPARE_SIZE`."""
 
 
 def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
-    """Returns the record length that a record's head claims.
+    """Returns the record length in a record's head.
 
     Returns 0 if the head contains a different offset or the record would extend beyond `view`.
     """
@@ -153,9 +153,9 @@ def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int,
 
 
 class CommitLog:
-    """The mapped log. Invariant: bytes [segments.start, end) are complete records and blanks; `end` is moved last.
+    """The mapped log. Invariant: bytes [segments.start, end) are complete records and blanks; `end` moves last.
 
-    Also `start <= flushed_end <= end`, unless an unflushed old file was removed.
+    Also `start <= flushed_end <= end`, unless an old file was removed before it was flushed.
     """
 
     __slots__ = ("_segment", "end", "flushed_end", "segments")
@@ -183,7 +183,7 @@ class CommitLog:
         self._segment = None
 
     def sync_rest(self) -> None:
-        """Make the zeros after the end durable, because a torn new record might otherwise join an old one."""
+        """Make the zeros after the end durable, so that old bytes cannot complete a half-written new record."""
         segment = self.segments.find(self.end)
         if segment is not None:
             segment.sync(self.end - segment.start, segment.size)
@@ -241,7 +241,8 @@ class CommitLog:
         position = start - segment.start
         mark_stop = position + _MARK_SIZE
         view[mark_stop : stop - segment.start] = content[_MARK_SIZE:]
-        # The first record's size and magic are written last, so a process killed before that leaves no visible part.
+        # The first record's size and magic are written last. If the process is killed before, recovery sees none of the
+        # records.
         view[position:mark_stop] = content[:_MARK_SIZE]
         self.end = stop
 
@@ -255,7 +256,7 @@ class CommitLog:
             segment.reserve(position, position + size)
 
     def _room_for(self, size: int) -> Segment:
-        """Returns the segment for `size` bytes; ends the current segment with a blank if they do not fit."""
+        """Returns the segment for `size` bytes. If the current segment has too little room, ends it with a blank."""
         assert size >= FIXED_SIZE
         if size + BLANK_SIZE_MIN > self.segments.size:
             raise MessageRefusedError(

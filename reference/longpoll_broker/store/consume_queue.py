@@ -74,7 +74,7 @@ class ConsumeQueueExt:
     __slots__ = ("end", "flushed_end", "segments")
 
     def __init__(self, segments: SegmentList) -> None:
-        """Open the files; `stand_after` finds the true end."""
+        """Open the files; `stand_after` later finds where the written units end."""
         assert segments.size > EXTENDED_UNIT_SIZE_MIN + END_SIZE
         self.segments = segments
         loaded = segments.segments
@@ -161,10 +161,10 @@ PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 class ConsumeQueue:
     """One mapped queue. Invariant: units [0, offset_end) on disk are written; `offset_end` moves after the write.
 
-    `offset_end` is the visible end (`getMaxOffsetInQueue`); `offset_min` the least offset whose record may still exist.
-    One dispatcher writes; any thread reads. `offset_next` is the offset for the next appended message. `offset_next` is
-    ahead of `offset_end` and changes under the append lock. Units before `room_end` have files and disk blocks, so
-    their messages become visible even on a full disk.
+    `offset_end` is the visible end (`getMaxOffsetInQueue`), and `offset_min` is the least offset whose record may still
+    exist. One dispatcher writes; any thread reads. `offset_next` is the offset for the next appended message; it is at
+    least `offset_end` and changes under the append lock. Units before `room_end` have files and disk blocks, so their
+    messages become visible even on a full disk.
     """
 
     __slots__ = (
@@ -246,8 +246,8 @@ class ConsumeQueue:
     def put(self, arrival: Arrival) -> bool:
         """Write a message's unit and make the message visible; returns false if the unit exists already.
 
-        A gap before the unit is filled with pre-blank units. Raises OSError if the disk is full; then no message
-        becomes visible.
+        A gap before the unit is filled with pre-blank units. Raises OSError if the disk is full; then the message does
+        not become visible.
         """
         offset = arrival.offset_end - 1
         if offset != self.offset_end:
@@ -306,9 +306,9 @@ class ConsumeQueue:
             start += count
 
     def units_from(self, offset: int) -> memoryview | None:
-        """Returns the written units from `offset` to its file's end (`getIndexBuffer`); None if the file is gone.
+        """Returns the written units from `offset` to the end of its file (`getIndexBuffer`).
 
-        Raises OSError if the file cannot be mapped.
+        Returns None if the file is gone. Raises OSError if the file cannot be mapped.
         """
         end = self.offset_end
         segment = self.segments.find(offset * UNIT_SIZE)
@@ -332,7 +332,7 @@ class ConsumeQueue:
         return unit if unit is not None and unit[1] > 0 and unit[0] >= 0 else None
 
     def first_unit(self) -> tuple[int, int, int] | None:
-        """Returns the first unit of the oldest file that points to a record, visible or not; None without one."""
+        """Returns the queue's first unit that points to a record, visible or not; None if no unit does."""
         for segment in self.segments.segments:
             for unit in UNIT.iter_unpack(segment.view):
                 if unit[1] <= 0:
@@ -349,8 +349,8 @@ class ConsumeQueue:
     def correct_min(self, log_start: int) -> None:
         """Move `offset_min` to the first unit whose record is still in the log (`correctMinOffset`).
 
-        As in RocketMQ, only the oldest file is searched. If the log has no record of that file, `offset_min` stays,
-        except that with `follows_log` it moves to the queue's end when the queue's last record is deleted.
+        As in RocketMQ, only the oldest file is searched. If the log has no record of that file, `offset_min` stays.
+        With `follows_log`, however, it moves to the queue's end when the queue's last record is deleted.
         """
         segments = self.segments.segments
         if not segments:
@@ -380,7 +380,7 @@ class ConsumeQueue:
         """
         gone = 0
         for segment in self.segments.segments[:-1]:
-            # Room is reserved before it is needed, so the next file may exist before this file is full.
+            # Room is reserved before it is needed, so a next file may exist although this file is not full.
             is_full = segment.stop <= self.offset_end * UNIT_SIZE
             if not is_full or UNIT.unpack_from(segment.view, segment.size - UNIT_SIZE)[0] >= log_start:
                 break
@@ -436,11 +436,11 @@ class ConsumeQueue:
 
 
 OTHER_MAPS: Final = 4096
-"""Number of memory maps that remain available for the program, the log and the index."""
+"""Number of memory maps reserved for the program, the log and the index."""
 MAPS_MAX: Final = 16_384
 """Maximum mapped files of queues. Each map needs some kilobytes, mostly in the kernel's page tables."""
 MAPS_MIN: Final = 1
-"""Minimum of mapped files: a queue works even if its file must be mapped again for every message."""
+"""Minimum of mapped files. With one map, a queue still works, but its file may be mapped again for every message."""
 
 
 class Topic:
@@ -476,9 +476,10 @@ class QueueTable:
     )
 
     def __init__(self, files: Files, directory: str, config: StoreConfig, guard: Lock, *, lengthen: bool) -> None:
-        """Create an empty table. With `lengthen`, after a crash, a newest file that is too short is extended.
+        """Create an empty table.
 
-        `guard` is held briefly when a queue gets or loses a file.
+        With `lengthen` (after a crash), the newest file of a queue is extended if it is too short. `guard` is held
+        briefly when a queue gets or loses a file.
         """
         self._files = files
         self._guard = guard
@@ -570,7 +571,7 @@ class QueueTable:
         self.topics.setdefault(topic, leaving).queues.update(leaving.queues)
 
     def forget(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> list[ConsumeQueue]:
-        """Remove a topic, or some of its queues, from the table; returns these queues, whose files still exist."""
+        """Remove a topic, or some of its queues, from the table; returns the removed queues, which still have files."""
         known = self.topics.get(topic)
         if known is None:
             return []
@@ -581,8 +582,8 @@ class QueueTable:
     def remove_files(self, queues: list[ConsumeQueue]) -> None:
         """Remove the files of queues, so that they do not return after a power cut.
 
-        Raises OSError if some files cannot be removed. Their topics are then in `left`, and all other files are
-        removed.
+        Raises OSError if some files cannot be removed. The other files are removed nevertheless, and `left` contains
+        the topics that still have files.
         """
         failed: OSError | None = None
         left: dict[str, list[ConsumeQueue]] = {}
@@ -656,7 +657,7 @@ def is_inner_place(record: Record, place: Place) -> bool:
 
 
 def inner_places(record: Record, *, light: bool) -> list[Place]:
-    """Returns a record's offsets in additional queues; none if its properties are incomplete.
+    """Returns a record's offsets in additional queues, or an empty list if its properties are incomplete.
 
     Names that are unsafe as paths are skipped, because a broker without this feature stored the property unchecked.
     """

@@ -14,10 +14,11 @@ One file is a hash table from keys to messages (`IndexFile.java`, `IndexHeader.j
        0               4       hash of the key, not negative
        4               8       physical offset of the message
        12              4       whole seconds from the first message to this one
-       16              4       number of the slot's entry before this one, 0 for none
+       16              4       number of the previous entry of the slot, 0 for none
 
-A key's slot is its hash modulo S. The header of a new file begins with the last message of the previous, full file. The
-caller distinguishes keys with equal hashes. The flush thread calls `Indexer.build`, and every query calls it first.
+A key's slot is its hash modulo S. The header of a new file begins with the last message of the previous, full file.
+`Indexer.query` drops messages of other keys with the same hash. `Indexer.build` adds entries; the flush thread and
+every query call it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class IndexHeader(msgspec.Struct, frozen=True, gc=False):
 
 def key_hashes(keys: Sequence[str]) -> list[int]:
     """Returns the hashes of keys in the form TOPIC#KEY (`IndexService.buildKey`, `indexKeyHashMethod`)."""
-    # As in Java, the smallest number has no positive counterpart and becomes 0.
+    # In Java, the absolute value of the smallest 32-bit number overflows, and RocketMQ then uses 0.
     return [abs(hashed) & _INT_MAX for hashed in java_hashes(keys)]
 
 
@@ -131,7 +132,7 @@ class IndexFile:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether the header is valid for these counts. An invalid header would lead outside the file."""
+        """Whether the header is valid for these counts. With an invalid header, a search could leave the file."""
         header = self.header
         return 0 <= header.entry_next <= self._entry_count and 0 <= header.slot_count <= self._slot_count
 
@@ -144,7 +145,7 @@ class IndexFile:
     def put(self, entries: Sequence[Entry]) -> int:
         """Add entries in log order, as many as fit; returns the number of added entries.
 
-        If the disk becomes full, the entries added so far stay and the next call fails. Raises OSError if none was
+        If the disk becomes full, the entries added so far stay and the next call fails. Raises OSError if no entry was
         added.
         """
         header, view = self.header, self._view
@@ -175,7 +176,8 @@ class IndexFile:
                     # Later entries count their seconds from this message, but the first entry counts from the last
                     # message of the previous file.
                     begin_ms, begin_offset = store_ms, physical_offset
-                # Increase the number before the slot refers to the entry: a concurrent reader rejects higher numbers.
+                # Increase the number before the slot refers to the entry, because a concurrent reader rejects an entry
+                # with a higher number.
                 self._entry_next = number + 1
                 _pack_slot(view, slot_position, number)
                 number += 1
@@ -205,7 +207,7 @@ class IndexFile:
         return last + 1 << _PIECE_BITS
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file may have messages of a period (`isTimeMatched`)."""
+        """Whether the file may have messages that were stored in a period (`isTimeMatched`)."""
         header = self.header
         return (
             (begin_ms < header.begin_ms and end_ms > header.end_ms)
@@ -247,7 +249,10 @@ class IndexFile:
         return count
 
     def flush(self) -> None:
-        """Make the file durable. Raises OSError, always after a failed sync, because later syncs would hide it."""
+        """Make the file durable; raises OSError.
+
+        After a failed sync every call raises, because a later sync would succeed and hide the failure.
+        """
         if self._failed is not None:
             raise sync_failed(self._failed, self.path)
         try:
@@ -284,7 +289,7 @@ class Keyed(NamedTuple):
 
 
 def keys_of(sys_flag: int, properties: bytes) -> list[str]:
-    """Returns the keys of a record, the unique one first; a rolled-back message has none (`buildIndex`)."""
+    """Returns the keys of a record, the unique key first; a rolled-back message has no keys (`buildIndex`)."""
     if sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
         return []
     unique = property_of(properties, UNIQUE_KEY)
@@ -296,9 +301,10 @@ def keys_of(sys_flag: int, properties: bytes) -> list[str]:
 
 
 class Index:
-    """The files of one directory, oldest first. Invariant: all but the last are full; times and offsets never fall.
+    """The files of one directory, oldest first.
 
-    The tuple of files is replaced instead of changed, so readers need no lock. Writers hold the owner's lock.
+    Invariant: all files except the last are full; times and offsets never decrease. The tuple of files is replaced
+    instead of changed, so readers need no lock. Writers hold the owner's lock.
     """
 
     def __init__(self, runtime: Runtime, directory: str, slot_count: int, entry_count: int) -> None:
@@ -307,8 +313,8 @@ class Index:
         self._directory = directory
         self._counts = (slot_count, entry_count)
         self._files: tuple[IndexFile, ...] = ()
-        # The physical offset of the last message, and how many of its keys are indexed: a full disk or a crash may have
-        # left keys out.
+        # The physical offset of the last message, and the number of its keys that are indexed. A full disk or a crash
+        # may leave some keys unindexed.
         self._begun = (-1, 0)
         self.flushed_ms = 0
         """Store timestamp of the last entry in the newest durable full file."""
@@ -472,7 +478,7 @@ class Index:
         return made
 
     def _next_name(self, last: IndexFile | None) -> str:
-        """Returns the current UTC time as a name, but after the last file's name if the clock was set back."""
+        """Returns the current UTC time as a file name, or the last file's name plus one if that is later."""
         now = dt.datetime.fromtimestamp(self._runtime.unix_ms() / 1000, dt.UTC)
         name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
         if last is None:
@@ -491,7 +497,7 @@ class Index:
     ) -> Generator[None, None, list[int]]:
         """Find the newest messages with a key, up to `count_max`, in log order (`queryOffset`).
 
-        Returns physical offsets. `is_meant` rejects messages whose key only has an equal hash. Yields every
+        Returns physical offsets. `is_meant` rejects a message with a different key that has the same hash. Yields every
         `WALKED_MAX` entries, so that other work can run.
         """
         (hashed,) = key_hashes([f"{topic}#{key}"])
@@ -512,7 +518,7 @@ class Index:
         return sorted(found)
 
     def flush(self) -> None:
-        """Make the newest file durable; the older files already are. Raises OSError."""
+        """Make the newest file durable. The older files are durable already. Raises OSError."""
         if self._files:
             self._files[-1].flush()
 
@@ -526,7 +532,7 @@ class Index:
 QUERY_COUNT_MAX: Final = 64
 """`maxMsgsNumBatch`: maximum messages that one query returns."""
 CATCH_UP_COUNT_MAX: Final = 20_000
-"""Maximum records, or keys of records, that a query indexes before its search. The flush thread indexes the others."""
+"""Maximum records, or keys, that a query indexes before its search. The flush thread indexes the remaining records."""
 TURN_COUNT: Final = 512
 """Records indexed in one turn, which takes a few milliseconds."""
 STRETCH_SIZE: Final = 16 * 1024
@@ -565,7 +571,7 @@ class Indexer:
     def build(self, end: int, count_max: int) -> bool:
         """Index about `count_max` records before `end`; returns whether all are indexed. Raises OSError (retry).
 
-        Records that are long, or have many or long keys, count as several records; many keys may take several calls.
+        A record that is long, or has many or long keys, counts as several records, so its keys may take several calls.
         `end` must be the end of a record or a blank.
         """
         with self._lock:
@@ -605,7 +611,7 @@ class Indexer:
     def _keyed_records(self, segment: Segment, position: int, border: int, work_max: int) -> list[Keyed]:
         """Returns the records from `position` on that may have keys, up to a record without keys or the work limit.
 
-        The records are collected, because hashing many keys in one call costs little more than hashing a few.
+        The records are collected, because hashing all keys in one call costs little more than hashing one.
         """
         view, start = segment.view, segment.start
         records: list[Keyed] = []
@@ -628,7 +634,7 @@ class Indexer:
     def _pass_keyless(self, segment: Segment, end: int) -> int:
         """Skip records that contain no key, with a few searches over all their bytes.
 
-        Returns the number of records whose indexing would take as long.
+        Returns how many records could be indexed in the same time.
         """
         position = self.cursor - segment.start
         border = min(end - segment.start, segment.size)
@@ -657,7 +663,7 @@ class Indexer:
     def query(
         self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int
     ) -> Generator[None, None, QueryResult]:
-        """Find the newest messages with a key of that topic that were stored between the two times.
+        """Find the newest messages with a key of a topic whose store times are in the range `stored_ms`.
 
         Yields after every few milliseconds of work, so that other work can run.
         """
@@ -672,8 +678,8 @@ class Indexer:
         def is_meant(physical_offset: int) -> bool:
             """Whether the message at this offset really has the key.
 
-            A message that only has an equal hash is dropped, because it may belong to a topic that the client must not
-            read.
+            A message with another key of the same hash is dropped, because the client may have no right to read its
+            topic.
             """
             found = log.read(physical_offset)
             if not isinstance(found, Record):
@@ -684,7 +690,7 @@ class Indexer:
         offsets = yield from index.find(topic, key, count, *stored_ms, is_meant=is_meant)
         if not offsets:
             return QueryResult([], 0, 0)
-        # As in RocketMQ, the answer has the end of the index if any entry was found, even if the log has lost the
+        # As in RocketMQ, the answer has the end of the index if any entry was found, even if the log no longer has the
         # message. RocketMQ then queries twice more for older messages but finds nothing, because it uses the time of a
         # missing message.
         records: list[memoryview] = []
@@ -702,7 +708,7 @@ class Indexer:
 
     @property
     def flushed_ms(self) -> int:
-        """Store timestamp of the last entry in the newest full file that is durable (`indexMsgTimestamp`)."""
+        """Store timestamp of the last entry in the newest file that is full and durable (`indexMsgTimestamp`)."""
         return self._index.flushed_ms
 
     def flush(self) -> None:

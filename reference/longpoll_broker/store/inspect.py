@@ -2,7 +2,7 @@
 
 File sizes are derived from names and lengths instead of settings. Damage is reported, and reading continues with the
 next complete record. Validation: see `verify`. The index, batch queues and extended queues are not read. If another
-process shortens a file meanwhile, this process crashes, as with any mapped file.
+process shortens a mapped file, this process crashes, as with any mapped file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from longpoll_protocol.log_record import (
 from longpoll_runtime import Files, MappedFile
 
 MAPS_MAX: Final = 1024
-"""Maximum files mapped at a time, far below the limit of a process."""
+"""Maximum files mapped at a time, far below the operating system's limit per process."""
 _CHUNK_SIZE: Final = 1024 * 1024
 _FIRST_CHUNK_SIZE: Final = 4 * 1024
 """Size of a search's first chunk, bytes. Chunks double, so that damage in many places costs little reading."""
@@ -107,7 +107,7 @@ class FoundQueue:
         return self.files[0].start // UNIT_SIZE if self.files else 0
 
     def place(self, offset: int) -> tuple[str, int]:
-        """Returns the file of the unit at an offset, and the unit's position in this file.
+        """Returns the path of the file with the unit at an offset, and the unit's position in that file.
 
         Returns the end of the last file if no file has the unit.
         """
@@ -170,7 +170,7 @@ class StoreDirectory:
                 raise StoreUserError(f"{path} cannot be read: {error.strerror}") from error
             self._maps[file.name] = mapped
             if len(self._maps) > self._maps_max:
-                # The map is not closed but only dropped, because a view of it may be in use.
+                # The map is dropped instead of closed, because a view of it may be in use.
                 del self._maps[next(iter(self._maps))]
         return mapped
 
@@ -198,7 +198,7 @@ class StoreDirectory:
                 yield FoundQueue(topic, queue_id, files, _written_end(files))
 
     def set_aside(self) -> tuple[int, int]:
-        """Returns the number and total size of the files with bytes that recovery cut off the log and kept."""
+        """Returns the number and total size of the files in which recovery saved bytes that it had cut off the log."""
         folder = f"commitlog{ASIDE}"
         names = [name for name in self._listed(folder) if is_segment_name(name.partition(".")[0])]
         return len(names), sum(self._files.size(f"{self._directory}/{folder}/{name}") for name in names)
@@ -209,12 +209,12 @@ class StoreDirectory:
         return self.log[0].start if self.log else 0
 
     def place(self, physical_offset: int) -> tuple[str, int]:
-        """Returns the file of a physical offset in the log, and the byte in the file."""
+        """Returns the path of the log file with a physical offset, and the offset's position in that file."""
         file = self.log[bisect.bisect_right(self._log_starts, physical_offset) - 1]
         return file.name, physical_offset - file.start
 
     def record_at(self, physical_offset: int) -> Record | Damage:
-        """Returns the record at a physical offset, or the damage at that place."""
+        """Returns the record at a physical offset, or the damage there."""
         index = bisect.bisect_right(self._log_starts, physical_offset) - 1
         if index >= 0:
             file = self.log[index]
@@ -225,7 +225,8 @@ class StoreDirectory:
     def range_of(self, queue: FoundQueue) -> QueueRange:
         """Returns the offsets that a consumer can read, by the rule of RocketMQ 4.9 (`correctMinOffset`).
 
-        The minimum is the first unit of the oldest file whose record is still in the log, or 0 if no record is.
+        The minimum is the first unit of the oldest file whose record is still in the log. If no such unit exists, the
+        minimum is 0.
         """
         first_end = queue.files[0].start + queue.files[0].expected_size if queue.files else 0
         for offset, physical_offset, _size, _tags_code in queue.units(0):
@@ -286,7 +287,7 @@ class _Search:
 
     checks: ChecksumBudget = field(factory=ChecksumBudget)
     refuted_end: int = 0
-    """A physical offset."""
+    """A physical offset, before which no valid record begins."""
 
     def next_record(self, file: FoundFile, position: int) -> int | None:
         """Returns the position of the next complete record of the file, or None.

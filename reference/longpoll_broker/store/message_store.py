@@ -3,9 +3,9 @@
 Files in the directory: `commitlog/`, `consumequeue/TOPIC/QUEUE/`, `index/`, `checkpoint`, `lock`, and `abort`, which
 exists while the store is open. If `abort` exists when the store is opened, the last process did not close it.
 
-One append lock orders the log, one dispatch lock orders what becomes visible, and readers take no lock. Syncs and
-removals of queues have separate locks, so a sender that waits for a durable log waits for nothing else. Lock order:
-queues, deletions, flush, dispatch, append.
+The append lock orders the records in the log, the dispatch lock orders the messages that become visible, and readers
+take no lock. Syncs and removals of queues have separate locks, so a sender that waits for a durable log waits for
+nothing else. Lock order: queues, deletions, flush, dispatch, append.
 
 Threads: the service calls `dispatch`, `index`, `flush` and `flush_queues`.
 """
@@ -76,23 +76,23 @@ QUEUES: Final = "queues"
 INDEX: Final = "index"
 DISPATCH: Final = "dispatch"
 PARTS: Final = (LOG, QUEUES, INDEX, DISPATCH)
-"""The parts of a store, for which errors are kept separately. Without its log, a store accepts no messages."""
+"""The parts of a store, for which errors are recorded separately. Without its log, a store accepts no messages."""
 QUEUES_A_TURN: Final = 64
-"""Number of queues that are synced before the lock is released: about 0.1 s on a disk that takes 2 ms per queue."""
+"""Queues synced before the lock is released. On a disk that takes 2 ms per queue, one turn takes about 0.1 s."""
 
 
 class MessageStore:
     """One open store directory. Invariant: every visible unit points to a whole record before `log_end`."""
 
     _dispatcher: QueueBuilder
-    """Created when recovery has found the begin of the log."""
+    """Created when recovery has found where the log begins."""
     _store_ms: int
     """Store time of the last message."""
     cut_size: int
     """Number of bytes that `open` cut off the log's end and saved in a separate directory."""
 
     def __init__(self, runtime: Runtime, directory: str, config: StoreConfig, unlock: Callable[[], None]) -> None:
-        """Create the object only; call `open` instead, which also checks and recovers the directory."""
+        """Create the object only. Call `open` instead, which also checks and recovers the directory."""
         self._runtime = runtime
         self.directory = directory
         self._config = config if config.memory_size else evolve(config, memory_size=runtime.memory_size())
@@ -138,8 +138,8 @@ class MessageStore:
     def open(cls, runtime: Runtime, directory: str, config: StoreConfig) -> MessageStore:
         """Open or create a store directory and recover it; afterwards every message of the log is visible.
 
-        Raises StoreUserError if another process has opened the directory, it has unsupported parts, the file sizes are
-        not those of `config`, or a file is missing; OSError if the directory cannot be written.
+        Raises StoreUserError if another process has opened the directory, it has unsupported parts, the file sizes
+        differ from those of `config`, or a file is missing. Raises OSError if the directory cannot be written.
         """
         check_config(config)
         files = runtime.files
@@ -206,7 +206,7 @@ class MessageStore:
             self._checkpoint = checkpoint
 
     def _finish_deletions(self) -> None:
-        """Finish interrupted deletions: remove the queues that have a record from before the deletion."""
+        """Finish interrupted deletions: remove the queues that have a record from before their deletion."""
         for topic in {topic_of(name) for name in self._deletions.ends}:
             known = self._table.topics.get(topic)
             queues = known.queues if known is not None else {}
@@ -219,7 +219,8 @@ class MessageStore:
             if not covered:
                 continue
             try:
-                # A queue without units has no message of a later topic with this name, so its files are removed too.
+                # A queue without units has no message of a later topic with the same name, so its files are removed
+                # too.
                 nobodys = {queue_id for queue_id, unit in units.items() if unit is None}
                 self._table.remove_files(self._table.forget(topic, covered | nobodys))
             except OSError:
@@ -261,8 +262,8 @@ class MessageStore:
     def put_batch(self, messages: Sequence[MessageToStore]) -> list[PutResult]:
         """Append messages adjacent in one file, with no other message between them (`MessageExtBatch`).
 
-        Raises MessageRefusedError and OSError as `put` does, also if no file can hold all messages; then none is
-        stored.
+        Raises MessageRefusedError and OSError as `put` does, and MessageRefusedError if no file can hold all messages.
+        After an error no message is stored.
         """
         checked = [storable(message, self.message_size_max) for message in messages]
         if self._troubles:
@@ -270,7 +271,7 @@ class MessageStore:
         with self._append_lock:
             for message in checked:
                 check_place(message.topic, message.queue_id)
-            # Reserve room before the first write: this may fail, and after one write the others must follow.
+            # Reserve room before the first write. Reserving may fail, and after one write the others must follow.
             counts: Counter[tuple[str, int]] = Counter()
             for message in checked:
                 counts[message.topic, message.queue_id] += message.in_queue
@@ -293,7 +294,7 @@ class MessageStore:
     def put_prepared(self, batch: PreparedBatch) -> PutResult:
         """Append a batch as `put_batch` does, at the cost of one message; returns the first message's result.
 
-        Raises OSError, and MessageRefusedError if no file can hold all messages; then none is stored.
+        Raises OSError, and MessageRefusedError if no file can hold all messages. After an error no message is stored.
         """
         if self._troubles:
             self._check_log()
@@ -312,7 +313,7 @@ class MessageStore:
     def _check_log(self) -> None:
         """Raise OSError if a sync of the log failed, so that appended data could not become durable.
 
-        A failed sync is permanent, while a moved file may return and other errors may pass.
+        Only a failed sync is permanent: a moved file may return, and other errors may pass.
         """
         if LOG in self._troubles:
             self._log.check_names()
@@ -371,13 +372,13 @@ class MessageStore:
         return PutResult(queue_offset, start, size, store_ms, message.store_host)
 
     def _make_room(self, queue: ConsumeQueue, count: int = 1) -> None:
-        """Ensure that a queue's next messages can become visible; raises OSError if it is behind or has no room."""
+        """Ensure that a queue's next messages can become visible; raises OSError if the queue is behind or full."""
         if queue in self._dispatcher.behind:
             raise OSError(errno.EAGAIN, f"earlier messages are not visible yet ({self._dispatcher.trouble})")
         queue.make_room(count)
 
     def _inner_of(self, record: Record) -> list[tuple[ConsumeQueue, int]]:
-        """Returns a record's additional queues with its offset in each; a negative queue id is skipped as damage."""
+        """Returns a record's additional queues and its offset in each; a negative queue id is skipped as damage."""
         if not self._config.multi_dispatch:
             return []
         return [
@@ -412,9 +413,9 @@ class MessageStore:
     def delete_topic(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
         """Delete a topic, or some of its queues, with files (`cleanUnusedTopic`); a new topic begins at offset 0.
 
-        The topic's records stay in the log; those that are not visible yet never become visible. Slices in use stay
-        valid. An unknown topic is ignored. After the return, no crash restores the queues. Raises OSError if files
-        cannot be removed: the topic is deleted, but its name stays blocked until the files are removed.
+        The topic's records stay in the log, but messages that are not yet visible never become visible. Slices in use
+        stay valid. An unknown topic is ignored. After the return, no crash restores the queues. Raises OSError if files
+        cannot be removed. Then the topic is deleted, but its name stays blocked until the files are removed.
         """
         self.begin_deletion(topic, queue_ids)
         self.finish_deletion(topic)
@@ -463,9 +464,9 @@ class MessageStore:
     def dispatch(self, limit: int) -> Sequence[Arrival]:
         """Make up to `limit` appended messages visible, in log order; returns their arrivals.
 
-        If the result is empty, either no message waits or only records without a queue were skipped: compare
-        `dispatched_end`. A queue whose file cannot grow delays only its own messages (`is_behind`). Raises OSError if
-        too many messages are delayed (retry later), and StoreDamageError.
+        The result is empty if no message waits, or if only records without a queue were skipped. In the second case
+        `dispatched_end` has moved. A queue whose file cannot grow delays only its own messages (`is_behind`). Raises
+        OSError if too many messages are delayed (retry later), and StoreDamageError.
         """
         with self._dispatch_lock:
             arrivals = self._dispatcher.dispatch(limit)
@@ -476,7 +477,7 @@ class MessageStore:
 
     @property
     def dispatched_end(self) -> int:
-        """Physical offset up to which every message is visible, except those that are behind."""
+        """Physical offset up to which every message is visible, except the messages that wait for their queue."""
         return self._dispatcher.cursor
 
     @property
@@ -516,11 +517,11 @@ class MessageStore:
         return self._log.flushed_end
 
     def queues(self) -> list[tuple[str, int]]:
-        """Every queue that has or had visible messages, by topic and queue id."""
+        """Every queue that has or had visible messages, as (topic, queue id)."""
         return sorted((queue.topic, queue.queue_id) for queue in self._table.all() if queue.offset_end)
 
     def all_queues(self) -> list[tuple[str, int]]:
-        """Every queue, including those without visible messages yet."""
+        """Every queue, as (topic, queue id), including queues that have no visible messages yet."""
         return sorted((queue.topic, queue.queue_id) for queue in self._table.all())
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
@@ -544,9 +545,9 @@ class MessageStore:
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
         """Read whole records at `offset`, as slices of the mapped log (`getMessage`).
 
-        The first matching message is returned whatever its size. For further messages, `count_max` and the limits of
-        `config` on bytes and count apply, which differ for memory and disk. At most 800 units (or `count_max`) of one
-        consume-queue file are read.
+        The first matching message is returned whatever its size. The number and size of further messages are limited by
+        `count_max` and by settings of `config`, which differ for messages in memory and on disk. At most 800 units (or
+        `count_max`) of one consume-queue file are read.
         """
         queue = self._table.find(topic, queue_id)
         if queue is None:
@@ -619,8 +620,7 @@ class MessageStore:
     ) -> Generator[None, None, QueryResult]:
         """Find the newest messages with a key, up to `count_max` (at most 64), stored from `begin_ms` to `end_ms`.
 
-        Times are compared by the second. Messages whose key only has an equal hash are found too, so the caller must
-        compare the keys. Yields after every few milliseconds of work.
+        Times are compared by the second. Yields after every few milliseconds of work.
         """
         if self._indexer is None:
             return QueryResult([], 0, 0)
@@ -629,7 +629,7 @@ class MessageStore:
     # ------------------------------------------------------------------ retention
 
     def remove_expired(self, *, at_any_hour: bool = False) -> int:
-        """Remove the log's oldest expired files, and their queue and index files; returns the number of log files.
+        """Remove the log's oldest expired files, and their queue and index files; returns how many log files.
 
         Which files expire: see `store.retention`. Raises OSError.
         """
@@ -647,13 +647,15 @@ class MessageStore:
 
         if not expired():
             return 0
-        # After a record is deleted from the log, only its queue's files show that the queue had messages, so sync them.
+        # After a record is deleted from the log, only its queue's files show that the queue had messages, so sync these
+        # files.
         self.flush_queues()
         with self._queues_lock, self._deletion_lock:
             with self._flush_lock, self._dispatch_lock, self._append_lock:
                 count = expired()
                 log.segments.remove(count)
-                # An entry of `deletedTopics.json` is dropped once the log begins after it, so files must not return.
+                # `deletedTopics.json` drops an entry once the log begins after the deletion, so removed files must not
+                # return.
                 files.sync_directory(log.segments.directory)
                 queues = self._table.all()
             for start in range(0, len(queues), QUEUES_A_TURN):
@@ -670,7 +672,7 @@ class MessageStore:
     def flush(self) -> int:
         """Make every appended message durable; returns the durable end.
 
-        Raises OSError, also if the lock file is missing.
+        Raises OSError, even if only the lock file is missing.
         """
         with self._flush_lock:
             self._check_lock()
@@ -698,15 +700,15 @@ class MessageStore:
         self._troubles.pop(part, None)
 
     def flush_queues(self) -> None:
-        """Make every visible unit durable, then write the checkpoint, which makes recovery short. Raises OSError."""
+        """Make every visible unit durable, then write the checkpoint, which shortens recovery. Raises OSError."""
         for _ in self.flush_queues_in_turns():
             pass
 
     def flush_queues_in_turns(self, a_turn: int = QUEUES_A_TURN) -> Generator[None, None, None]:
-        """Run `flush_queues` as a generator that yields after `a_turn` queues, because tens of thousands take minutes.
+        """Run `flush_queues` as a generator that yields after every `a_turn` queues.
 
-        Appends, reads and flushes of the log do not wait for this work. If the caller drops the generator, no
-        checkpoint is written.
+        Tens of thousands of queues take minutes. Meanwhile, appends, reads and flushes of the log do not wait. If the
+        caller drops the generator, no checkpoint is written.
         """
         with self._noting(QUEUES):
             with self._dispatch_lock:
@@ -746,7 +748,7 @@ class MessageStore:
         try:
             self._dispatcher.only_durable = False
             self._dispatch_all(self.dispatch)
-            # Records without a queue count as dispatched too, so that recovery does not read them again.
+            # Records without a queue count as dispatched, so that recovery does not read them again.
             self._dispatched_ms = self._store_ms
             self.flush()
             while not self.index(_DISPATCH_COUNT):

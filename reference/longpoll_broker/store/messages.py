@@ -52,7 +52,7 @@ class MessageToStore(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def in_queue(self) -> bool:
-        """Whether the message goes into a consume queue, as `Record.in_queue`."""
+        """Whether the message goes into a consume queue; the rule is that of `Record.in_queue`."""
         return self.sys_flag & SYS_FLAG_TRANSACTION_MASK not in NOT_LISTED
 
 
@@ -129,7 +129,7 @@ TagsMatch = Callable[[int], bool]
 
 
 class ByProperties(Protocol):
-    """A filter on message properties. Matching takes longer for a longer expression."""
+    """A filter on message properties. Matching a message takes longer with a longer expression."""
 
     @property
     def expression(self) -> str:
@@ -177,16 +177,16 @@ class GetResult(msgspec.Struct, frozen=True):
     Send or copy them soon, and release them before the store closes, because a slice keeps its file mapped.
     """
     offsets: list[int]
-    """The queue offset of each message, also if a slice in `records` contains several messages."""
+    """The queue offset of each message, even if a slice in `records` contains several messages."""
     size_bytes: int
     """Sum of the lengths of `records`."""
     suggest_slave: bool
-    """`suggestPullingFromSlave`: whether the requested messages are too far behind to be in memory."""
+    """`suggestPullingFromSlave`: whether the requested messages are too far behind the log's end to be in memory."""
 
 
 QUEUE_ID_MAX: Final = 2**31 - 1
 FOUND_NAME_SIZE_MAX: Final = 255
-"""Maximum bytes of a topic in an existing log, which equals a directory's limit, because 5.x has long retry topics."""
+"""Maximum bytes of a topic in an existing log: the file system's limit, because 5.x has long retry topics."""
 
 
 def is_storable(message: MessageToStore, body_size_max: int) -> bool:

@@ -1,8 +1,8 @@
 """Checks before a store is opened: its settings, and parts of RocketMQ 5.x that this broker cannot read.
 
-Such parts are batch queues, compacted topics, RocksDB, and logs of DLedger. Their contents exist nowhere else, so
-`verify` never accepts a store that has such contents, and a broker refuses to open it. A broker of 5.x creates most of
-these parts empty, so the checks look at their contents instead of their names.
+The unreadable parts are batch queues, compacted topics, RocksDB, and logs of DLedger. Their contents exist nowhere
+else, so `verify` never accepts a store that has such contents, and a broker refuses to open it. A broker of 5.x creates
+most of these parts empty, so the checks look at their contents instead of their names.
 
 Sources: `StorePathConfigHelper.java`, `RocksDBConsumeQueueStore.java`, `RocksDBConfigManager.java` 5.5.
 """
@@ -77,7 +77,7 @@ def _found(files: Files, directory: str) -> Iterator[Unsupported]:
 
 
 def _has_rows(files: Files, path: str, names: list[str]) -> bool:
-    """Whether a RocksDB database has rows, or may have some because its manifest is missing."""
+    """Whether a RocksDB database has rows; true also if its manifest is missing, because it may then have rows."""
     if any(name.endswith(_ROCKSDB_ROWS) for name in names):
         return True
     if any(name.removesuffix(".log").isdigit() and files.size(f"{path}/{name}") for name in names if "." in name):

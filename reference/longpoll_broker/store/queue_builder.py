@@ -1,8 +1,8 @@
 """Builds the consume queues: a cursor over the log makes each message visible in its queue.
 
-A writer hands its new records over, so that the cursor need not decode each record. The list of handed records is
-bounded. If a record is missing in the list (after opening, or far behind), the cursor reads the log instead. If a queue
-cannot take a message's unit, the message waits, and the messages of other queues continue.
+A writer hands its new records over to the cursor, so that the cursor need not decode each record. The list of these
+records is bounded. If a record is missing in the list (after opening, or far behind), the cursor reads the log instead.
+If a queue cannot take a message's unit, the message waits, and the messages of other queues continue.
 
 The dispatcher's thread, retries and notification: see `DispatchService` in `hold.hold_service`. Source:
 `ReputMessageService.doReput` 4.9.7.
@@ -30,9 +30,9 @@ from longpoll_runtime.logs import event
 _lines = logging.getLogger(__name__)
 
 HANDED_COUNT_MAX: Final = 262_144
-"""Maximum messages handed over and not yet dispatched; beyond it the dispatcher reads the log."""
+"""Maximum messages handed over and not yet dispatched; beyond this limit, the dispatcher reads the log."""
 BEHIND_COUNT_MAX: Final = 262_144
-"""Maximum messages that wait for their queue; beyond it the cursor stops."""
+"""Maximum messages that wait for their queue; beyond this limit, the cursor stops."""
 RETRIED_COUNT: Final = 8
 """Number of queues with waiting messages that one call of `dispatch` tries again."""
 
@@ -53,7 +53,7 @@ class QueueOf(Protocol):
 
 
 InnerOf = Callable[[Record], list[tuple[ConsumeQueue, int]]]
-"""Finds the additional queues of a record, with its offset in each (`inner_queues`); raises OSError."""
+"""Finds the additional queues of a record, and its offset in each (`inner_queues`); raises OSError."""
 
 
 class QueueBuilder:
@@ -61,7 +61,7 @@ class QueueBuilder:
 
     `handing` is false from a missed hand-over until the cursor reaches the log's end. `handing` and `_handed_end`
     change only under the append lock, so a record is either handed over or read. `_handed_end` is the log's end after
-    the last hand-over; if a record does not begin there, a hand-over was missed before it.
+    the last hand-over. If a new record does not begin at `_handed_end`, a hand-over was missed before this record.
     """
 
     __slots__ = (
@@ -113,17 +113,17 @@ class QueueBuilder:
     @property
     def visible_end(self) -> int:
         """Physical offset up to which every message is visible; callable from any thread."""
-        # The cursor is read before `behind`, because it passes a message only after that message is in `behind`.
+        # The cursor is read before `behind`, because the cursor passes a message only after the message is in `behind`.
         end = self.cursor
         for waiting in self.behind.copy().values():
-            with suppress(IndexError):  # `dispatch` may have listed the last waiting message in between.
+            with suppress(IndexError):  # `dispatch` may have removed the last waiting message in between.
                 end = min(end, waiting[0].physical_offset)
         return end
 
     def hand(self, burst: Sequence[Handed], log_end_before: int) -> None:
         """Accept appended, adjacent records from a writer; the caller holds the append lock.
 
-        `log_end_before` is the log's end before these records and before a blank that may precede the first.
+        `log_end_before` is the log's end before these records, and before a blank that may precede the first record.
         """
         if self.handing:
             if log_end_before == self._handed_end and len(self.handed) < HANDED_COUNT_MAX:
@@ -150,10 +150,10 @@ class QueueBuilder:
     def dispatch(self, limit: int) -> list[Arrival]:
         """Move up to `limit` records into their queues; returns the arrivals in log order.
 
-        Only one thread may call this method at a time. It returns fewer arrivals if some records have no queue.
+        Only one thread may call this method at a time. The result has fewer arrivals if some records have no queue.
         Messages that a queue cannot accept are `behind` and retried on each call. Raises OSError if too many messages
-        are behind, and StoreDamageError if a record is damaged. If there are arrivals, they are returned so that their
-        pulls wake, and the next call raises.
+        are behind, and StoreDamageError if a record is damaged. If an error occurs after some arrivals, this call
+        returns the arrivals, so that waiting pulls wake, and the next call raises.
         """
         arrivals: list[Arrival] = []
         end = self._log.flushed_end if self.only_durable else self._log.end
@@ -213,7 +213,7 @@ class QueueBuilder:
         handed = self.handed
         count = 0
         while handed and count < limit and self.cursor < end:
-            # Remove the record after it was listed: if too many messages are behind, it must stay the next one.
+            # Remove the record after it was listed: if too many messages are behind, it must remain the next record.
             queue, arrival = handed[0]
             if queue is not None:
                 self._list(queue, arrival, arrivals)
@@ -248,7 +248,7 @@ class QueueBuilder:
             self._show_read(found, arrivals)
 
     def _show_read(self, found: Record, arrivals: list[Arrival]) -> None:
-        """Add a record read from the log to its queues, additional queues first; skip it if no queue may list it."""
+        """Add a record read from the log to its queues, additional queues first; skip a queue that may not list it."""
         for inner, offset in self._inner_of(found):
             if not _may_list(inner, offset, found):
                 continue

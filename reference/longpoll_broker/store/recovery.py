@@ -5,25 +5,25 @@ last three files of the log and of each queue up to the first incomplete unit or
 
 After a crash, only queue units before a safe point count, and later records are dispatched again. The safe point is the
 start of the newest file whose first record, like that of every file before it, is not younger than the checkpoint
-(`isMappedFileMatchedRecover`), because everything up to the checkpoint is durable in log and queues. Our checkpoint
-also names one record before which all records are durable, so that recovery starts there and not a gigabyte file
-earlier.
+(`isMappedFileMatchedRecover`), because every record up to the checkpoint's time is durable in log and queues. Our
+checkpoint also names one durable record that follows only durable records. Recovery starts at this record instead of up
+to a gigabyte earlier, at the start of a file.
 
-Bytes after a queue's last unit are cleared, but a power cut may undo this. A unit that returns in this way points to a
-lost record, whose place another record may have taken since. Therefore a queue's last units must match the log.
+Bytes after a queue's last unit are cleared, but a power cut may restore them. A restored unit points to a lost record,
+whose place in the log may now have another record. Therefore a queue's last units must match the log.
 
 The checkpoint says up to which store time log, queues and index are durable (`StoreCheckpoint.java`):
 
     Offset  Size  What (big-endian, signed, milliseconds; a file of 4096 bytes)
     0       8     store timestamp of the last flushed record of the commit log
     8       8     store timestamp of the last record whose consume-queue unit is flushed
-    16      8     the same for the index
-    24      8     5.x: physical offset the master has flushed
-    32      8     5.x: physical offset that is confirmed
+    16      8     store timestamp of the last record whose index entry is flushed
+    24      8     5.x: physical offset up to which the master has flushed
+    32      8     5.x: physical offset up to which the log is confirmed
     4056    8     ours: "longpoll"
-    4064    16    copy of the first two numbers; if it differs, RocketMQ wrote the file later and the rest is void
+    4064    16    copy of the first two numbers; if it differs, RocketMQ wrote the file later: ignore our fields
     4080    8     number of files of the consume queues; -1 while they are rebuilt from the whole log
-    4088    8     physical offset of a record that, with all before it, is durable in log and queues
+    4088    8     physical offset of a record that is, like all earlier records, durable in log and queues
 
 Index: see `index`. Damage before the end is not repaired: see `verify`.
 """
@@ -55,7 +55,8 @@ from longpoll_runtime.logs import event
 
 CHECKPOINT_SIZE: Final = 4096
 SLACK_MS: Final = 3000
-"""Maximum disorder of store times, ms, because a record gets its time before it is appended (`getMinTimestamp`)."""
+"""Store times may be out of order by this many ms, because a record gets its time before it is appended
+(`getMinTimestamp`)."""
 _FIELDS: Final = struct.Struct(">qqqqq")
 _OURS: Final = struct.Struct(">8sqqqq")
 _OURS_AT: Final = CHECKPOINT_SIZE - _OURS.size
@@ -74,12 +75,11 @@ class Checkpoint:
     durable_offset: int = -1
     """Physical offset of a record that is durable together with all earlier records; -1 if unknown."""
     queue_file_count: int = 0
-    """Number of queue files when the checkpoint was written; -1 during a rebuild. Fewer files mean that units are
-    missing."""
+    """Number of queue files at the checkpoint's time; -1 during a rebuild. With fewer files, units are missing."""
 
     @property
     def lacks_queues(self) -> bool:
-        """Whether all queues must be rebuilt from the log, because an earlier rebuild may have been interrupted."""
+        """Whether all queues must be rebuilt from the log, because an earlier rebuild was perhaps interrupted."""
         return self.queue_file_count < 0
 
     @property
@@ -152,11 +152,11 @@ class Recovered:
 class _Following:
     physical_offset: int
     is_whole: bool
-    """Whether the record's checksum was verified. If false, the checksum budget allowed only reading its head."""
+    """Whether the record's checksum was verified; false if the checksum budget allowed only reading its head."""
 
     @property
     def told(self) -> str:
-        """Describe the record for an error message, as part of a sentence."""
+        """Describe the record, as a part of a sentence in an error message."""
         what = "whole records follow" if self.is_whole else "what begins as records follows"
         return f"{what} from {self.physical_offset} on"
 
@@ -170,7 +170,7 @@ def recover(
     covers: Callable[[str, int, int], bool],
     has_addresses: bool = False,
 ) -> Recovered | None:
-    """Recover the store and log the result; returns None if the queues must be rebuilt and recovery run again.
+    """Recover the store and log the result; returns None if the queues must be rebuilt and recovery must run again.
 
     A rebuild is needed if queues lack their last units or have wrong units. `covers` is `Deletions.covers`;
     `has_addresses` means that tags codes may be addresses in extended queues. Raises OSError, and StoreUserError if
@@ -206,7 +206,8 @@ def recover_clean(
     """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does.
 
     If the checkpoint says that the queues cover the whole log, no record is dispatched again, because the last records
-    may belong to a deleted topic. If the checkpoint says that the queues are gone, every record is dispatched again.
+    may belong to a deleted topic. If the checkpoint says that the queues are being rebuilt, every record is dispatched
+    again.
     """
     queues = list(queues)
     walked = log.segments.segments[-FILES_WALKED:]
@@ -252,8 +253,9 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
     """Save records after the log's end to a separate directory before they are cleared, and log a warning.
 
     Recovery cannot distinguish a damaged record from a half-written record, and acknowledged records may follow a
-    damaged record. Returns the number of bytes kept. Raises StoreUserError if they cannot be kept, or if complete
-    records follow the end of a cleanly closed log that `is_short`, because no clean stop causes this.
+    damaged record. Returns the number of saved bytes. Raises StoreUserError if the records cannot be saved. After a
+    clean stop, it also raises StoreUserError if the log `is_short` and complete records follow its end, because no
+    clean stop causes this.
     """
     where = f"{log.segments.directory} ends at {end}"
     behind = _next_record(log, end)
@@ -289,7 +291,7 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
 
 
 def _is_begun(log: CommitLog, end: int) -> bool:
-    """Whether a record begins at the log's end. A process killed during a write leaves no size and no magic number."""
+    """Whether a record begins at the log's end. A write interrupted by a kill leaves neither size nor magic."""
     found = log.read(end)
     if isinstance(found, Damage):
         mark = log.slice(end, SIZE_AND_MAGIC.size)
@@ -300,7 +302,7 @@ def _is_begun(log: CommitLog, end: int) -> bool:
 def _next_record(log: CommitLog, start: int) -> _Following | None:
     """Returns the first complete record after `start`, found by its magic number, or None.
 
-    If the search found only heads whose checksums cost too much (`ChecksumBudget`), returns the first of these heads,
+    If the search found only heads whose checksums would exceed the `ChecksumBudget`, returns the first of these heads,
     so that its bytes are kept too.
     """
     checks = ChecksumBudget()
@@ -326,10 +328,10 @@ def _next_record(log: CommitLog, start: int) -> _Following | None:
 
 
 def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
-    """Check that the newest files of each queue begin with units of that queue; raises StoreUserError.
+    """Check that the newest files of each queue begin with units of the queue's topic; raises StoreUserError.
 
-    If a file of another queue was copied here, its units and their records are valid, so only their topic and queue
-    show the mistake.
+    If a file of another topic was copied into the queue's directory, its units and their records are valid. Only the
+    topic in the records shows the mistake.
     """
     for queue in queues:
         for segment in queue.segments.segments[-FILES_WALKED:]:
@@ -347,7 +349,7 @@ def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
 
 
 def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Returns the start of the newest file that, like all before it, begins with a record not after the safe time."""
+    """Returns the start of the newest file that, like all earlier files, begins with a record up to the safe time."""
     start = log.start
     for segment in log.segments.segments:
         first = log.read(segment.start)
@@ -390,10 +392,11 @@ def believed(
     """Returns the checkpoint without the parts that log and queues contradict.
 
     The queues do not count if their directory is missing (an operator removes it to rebuild them), or if units are
-    missing that must be on disk. The named durable record does not count if another log has replaced this log. Raises
-    StoreUserError if files of different queues were exchanged.
+    missing that must be on disk. The durable record in the checkpoint does not count if another log has replaced this
+    log. Raises StoreUserError if files of different queues were exchanged.
     """
-    # The order is reversed, because recovery begins with the first queue, and at the limit the last maps stay.
+    # The queues are checked in reverse order, because recovery begins with the first queue, and the last mapped files
+    # stay mapped.
     _check_firsts(log, reversed(queues))
     if not had_queues or checkpoint.lacks_queues:
         return without_queues(checkpoint)
@@ -418,7 +421,7 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None, seen: _Seen = 
     """Returns the end of the last complete record from `start` on, and its store time.
 
     A blank counts only if a file follows it. After a crash, `durable_ms` is the store time up to which the log was
-    flushed: a later record, or the last record, is rejected if a sector that its checksum does not cover is all zeros.
+    flushed. The last record, and any record after that time, is rejected if a sector outside its checksum is all zeros.
     """
     position = end = start
     store_ms = 0
@@ -439,7 +442,8 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None, seen: _Seen = 
             store_ms = found.store_ms
         else:
             position = found
-            # Writing continues in the next file if that exists, even if it is empty, and else before the blank.
+            # Writing continues in the next file if that file exists, even if it is empty, and otherwise before the
+            # blank.
             if log.segments.find(position) is not None:
                 end = position
 
@@ -469,8 +473,7 @@ def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> No
 def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
     """Whether a queue's newest files have an invalid unit before a unit whose record is before `log_end`.
 
-    A unit without a record does not prove a gap: the unit may have been cleared before, and a power cut may have
-    restored it.
+    A unit without a record does not prove a gap, because a power cut may have restored a unit that was cleared.
     """
     newest = queue.segments.segments[-FILES_WALKED:]
     if not newest:
@@ -496,7 +499,7 @@ def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
 
 @define
 class _Units:
-    """Compares each record that recovery reads after a clean stop with its units."""
+    """Compares each record that recovery reads after a clean stop with the record's units."""
 
     log: CommitLog
     queues: Mapping[tuple[str, int], ConsumeQueue]
@@ -525,7 +528,7 @@ class _Units:
             self.wrong[topic, queue_id] = queue
 
     def _lists(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int], record: Record) -> bool:
-        """Whether a unit belongs to this record, or to another with the same queue offset (a deletion by RocketMQ)."""
+        """Whether a unit belongs to this record or, after a deletion by RocketMQ, to a record with the same offset."""
         if unit[0] != record.physical_offset:
             has_record = unit[0] >= self.log.start or unit[1] == PRE_BLANK_SIZE
             return has_record and _is_founded(self.log, queue, offset, unit)
@@ -576,7 +579,7 @@ def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int, unit: tuple[in
 
 
 def _last_good(segments: tuple[Segment, ...], log_end: int | None) -> tuple[int, int]:
-    """Returns the offset after the last valid unit of these files, and its record's end in the log or -1."""
+    """Returns the offset after the last valid unit of these files, and the end of its record in the log, or -1."""
     offset, physical_end = segments[0].start // UNIT_SIZE, -1
     for segment in segments:
         for physical_offset, size, _tags_code in UNIT.iter_unpack(segment.view):

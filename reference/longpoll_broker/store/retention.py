@@ -5,10 +5,10 @@ expire by age at certain hours or when the disk fills up; on a full disk, age do
 its last change. This broker also keeps files with messages that are not yet in a queue or not durable.
 
 The records of a deleted topic stay in the log, and recovery would dispatch them again. Therefore a deletion is first
-made durable in `deletedTopics.json`. RocketMQ has no such file, and its deleted queues return after a crash. An entry
-is removed when the log no longer has records from before the deletion.
+made durable in `deletedTopics.json`. RocketMQ has no such file, so a crash restores the queues that it deleted. An
+entry is removed when the log no longer has records from before the deletion. Entries have this form:
 
-    {"Topic": physical offset of the log's end when it was deleted, "Topic/3": that of one queue, ...}
+    {"Topic": the log's end when the topic was deleted, "Topic/3": the log's end when queue 3 was deleted, ...}
 
 Removal: see `MessageStore.remove_expired`. Times of checks: see `upkeep.flush_service`.
 
@@ -32,7 +32,7 @@ from longpoll_runtime import Files, NotRegularError
 REMOVED_COUNT_MAX: Final = 10
 """Maximum files removed at a time (`DELETE_FILES_BATCH_MAX`)."""
 FORCE_RATIO: Final = 0.85
-"""`diskSpaceCleanForciblyRatio`: above this share of used disk, age no longer counts."""
+"""`diskSpaceCleanForciblyRatio`: if more than this part of the disk is used, files of any age are removed."""
 HOUR_MS: Final = 3_600_000
 
 
@@ -54,9 +54,9 @@ def count_expired(
 ) -> int:
     """Returns how many of the oldest files may be removed now.
 
-    `needed_from` is the physical offset from which the log is still needed. `used_ratio` is the used part of the disk,
-    0 to 1. `changed_ms` returns the time of a file's last change. With `at_any_hour`, expired files are removed at once
-    instead of at the hours of `delete_when`.
+    `needed_from` is the physical offset from which the log is still needed. `used_ratio` is the used fraction of the
+    disk, 0 to 1. `changed_ms` returns the time of a file's last change. With `at_any_hour`, expired files may be
+    removed at once, not only at the hours of `delete_when`.
     """
     at_once = config.clean_forcibly and used_ratio > FORCE_RATIO
     if not (at_once or at_any_hour or used_ratio > config.disk_ratio_max / 100 or is_hour(config.delete_when, now_ms)):
@@ -105,14 +105,15 @@ class Deletions:
     def add(self, names: Collection[str], log_end: int, log_start: int, left: Container[str]) -> None:
         """Add deletions durably, and drop entries before the log's start, because no rebuild can reach their records.
 
-        The entries of topics in `left` are kept, because their files still exist. Raises OSError.
+        The entries of topics in `left` are kept, because files of these topics still exist. Raises OSError.
         """
         known = self.ends
         ends = {name: end for name, end in known.items() if end > log_start or topic_of(name) in left}
         try:
             self._write({**ends, **dict.fromkeys(names, log_end)})
         except OSError:
-            # The write may have succeeded despite the error; the next opening would then delete newer messages.
+            # The write may have succeeded despite the error. Restore the old content, because the next opening would
+            # otherwise delete newer messages.
             with contextlib.suppress(OSError):
                 self._write(known)
                 self._files.sync_directory(self._directory)
@@ -130,7 +131,7 @@ class Deletions:
     def forget_before(self, log_start: int, left: Container[str]) -> None:
         """Drop deletions before the log's start. Raises OSError.
 
-        The entries of topics in `left` are kept, because their files still exist.
+        The entries of topics in `left` are kept, because files of these topics still exist.
         """
         ends = {name: end for name, end in self.ends.items() if end > log_start or topic_of(name) in left}
         if ends != self.ends:

@@ -18,7 +18,7 @@ from longpoll_runtime import Files, MappedFile
 
 NAME_DIGITS: Final = 20
 MAPS_LOOKED_AT: Final = 8
-"""Number of the oldest maps tried for release. If all of them have unsynced writes, the next one is synced."""
+"""Number of the oldest maps that are tried for release. If all of them have unsynced writes, the next map is synced."""
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Error numbers of a failed open of a directory for a sync. These failures lose no data, so the sync can be retried."""
 PIECE_SIZE: Final = 1024 * 1024
@@ -73,11 +73,11 @@ class Maps:
 class Segment:
     """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail.
 
-    - `failed`: a sync failed. Linux then considers the unwritten pages as written, and a later sync would succeed, so
-      no more syncs are tried. The next opening of the store writes the pages again.
+    - `failed`: a sync failed. Linux then marks the unwritten pages as written, so a later sync would succeed without
+      writing them. Therefore no more syncs are tried, and the next opening of the store writes the pages again.
     - `is_durable`: name and length survive a power cut.
     - `maps`: if set, the file is mapped on access.
-    - `is_dirty`: set before a write and reset by a sync; until then the map stays, because a write error would be lost
+    - `is_dirty`: set before a write and reset by a sync. Meanwhile the map stays, because a write error would be lost
       with the last map of the file.
     - `is_gone`: the file is never mapped again, because its name may belong to another file.
     """
@@ -145,7 +145,7 @@ class Segment:
     def _map_again(self) -> MappedFile:
         assert self._maps is not None
         mapped = self._files.map(self.path, self.size, writable=True)
-        # `is_gone` is checked after the mapping, because it is set before another file can get this name.
+        # `is_gone` is checked after the mapping. It is set before another file can get this name.
         if self.is_gone:
             raise FileNotFoundError(errno.ENOENT, "it was removed", self.path)
         if self._identity not in {0, mapped.identity}:
@@ -157,11 +157,11 @@ class Segment:
         return mapped
 
     def give_back(self) -> bool:
-        """Release the map unless a write is not durable; returns whether it is released. Slices in use stay valid."""
+        """Release the map unless a write is not durable; returns whether it did. Slices in use stay valid."""
         mapped = self._mapped
         if self.is_dirty:
             return mapped is None
-        # The map is not closed but only dropped, because a reader may hold the view without a slice of it.
+        # The map is dropped instead of closed, because a reader may hold the view without a slice of it.
         self._mapped = None
         if self.is_dirty and mapped is not None:
             # A writer has set `is_dirty` in between, perhaps after it got the view, so the map must stay.
@@ -170,7 +170,7 @@ class Segment:
         return True
 
     def sync(self, start: int, stop: int) -> None:
-        """Make bytes [start, stop) durable, or all up to the end of a file with `maps`. Raises OSError.
+        """Make bytes [start, stop) durable, or the whole file if it has `maps`. Raises OSError.
 
         Also raises OSError if the path no longer leads to this file, because its bytes would not be found later. A file
         that was removed on purpose need not be durable.
@@ -178,7 +178,8 @@ class Segment:
         if self.failed is not None:
             raise sync_failed(self.failed, self.path)
         if self._maps is not None:
-            # `is_dirty` covers every write to the file, so all of them must become durable, not only the given range.
+            # `is_dirty` covers every write to the file, so all writes must become durable, not only those in the given
+            # range.
             stop = self.size
         self.is_dirty = False
         try:
@@ -206,8 +207,8 @@ class Segment:
     def data(self, start: int) -> Iterator[tuple[int, int]]:
         """Iterate over ranges of possibly non-zero bytes at or after `start`, each at most `PIECE_SIZE`.
 
-        Holes of a sparse file are not read, because a hole may have a gigabyte, and reading turns it into data on a
-        tmpfs. For the same reason each range ends at the end of a page.
+        Holes of a sparse file are not read, because a hole may have a gigabyte, and on a tmpfs reading allocates memory
+        for it. For the same reason each range ends at the end of a page.
         """
         at = start
         while (at := self.mapped.data_from(at)) < self.size:
@@ -231,7 +232,7 @@ class Segment:
             mapped.close()
 
     def let_go(self) -> None:
-        """Release the map of a removed file at once if the file has `maps`; readers of the log keep their maps."""
+        """Release the map of a removed file at once if the file has `maps`; a file of the log keeps its map."""
         if self._maps is not None:
             self.is_dirty = False
             self._mapped = None
@@ -239,7 +240,7 @@ class Segment:
     def reserve(self, position: int, stop: int) -> None:
         """Reserve disk blocks for [position, stop) inside the file; raises OSError if the disk is full.
 
-        A file with `maps` belongs to one of many queues, so it reserves only as much ahead as it already has.
+        A file with `maps` belongs to one of many queues, so it reserves in advance only as much as it already has.
         """
         ahead = RESERVE_SIZE if self._maps is None else min(RESERVE_SIZE, max(RESERVE_SIZE_MIN, position))
         end = min(self.size, max(stop, position + ahead))
@@ -284,8 +285,8 @@ def make_beside(files: Files, directory: str) -> None:
 def check_is_there(files: Files, store: str) -> None:
     """Raise FileNotFoundError if the store was moved away.
 
-    Otherwise a new file would create a second store in its place, which would block the return of the first store and
-    seem to keep data.
+    Without this check, a new file would create a second store at the old path. The second store would block the return
+    of the first store and seem to keep data.
     """
     if not files.exists(store):
         raise FileNotFoundError(errno.ENOENT, "the store no longer exists", store)
@@ -309,9 +310,9 @@ def is_segment_name(name: str) -> bool:
 class SegmentList:
     """The mapped files of one directory, oldest first.
 
-    Invariant: `segments` are adjacent without gaps, even after a power cut, in whatever order the disk writes names:
-    each file is durable before the next is created, and removed before the next is removed. The tuple is replaced
-    instead of changed, so readers need no lock. Writers and removers hold the owner's lock.
+    Invariant: `segments` are adjacent without gaps, even after a power cut, in whatever order the disk writes names.
+    For this, each file is durable before the next file is created, and removed before the next file is removed. The
+    tuple is replaced instead of changed, so readers need no lock. Writers and removers hold the owner's lock.
     """
 
     __slots__ = (
@@ -339,9 +340,9 @@ class SegmentList:
     ) -> None:
         """Map every existing segment; raises StoreUserError if a segment is missing or does not have `size` bytes.
 
-        With `lengthen`, after a crash, a newest file that is too short is extended with zeros. With `maps`, files are
-        mapped on access. The first file is created only while the directory `store` exists. `guard` is needed if files
-        are written and removed by different threads.
+        With `lengthen` (after a crash), the newest file is extended with zeros if it is too short. With `maps`, files
+        are mapped on access. The first file is created only while the directory `store` exists. `guard` is needed if
+        different threads write and remove files.
         """
         self._guard: AbstractContextManager[Any] = nullcontext() if guard is None else guard
         self._files = files
@@ -378,7 +379,7 @@ class SegmentList:
             segment = Segment(self._files, path, start, self.size, self._maps, is_whole=not is_short)
             self.segments = (*self.segments, segment)
         if lengthen and self.segments:
-            # A killed process may have created these files without syncing their names.
+            # A killed process may have created files without making their names durable.
             self._changed_directories = self._all_directories()
         else:
             for segment in self.segments:
@@ -391,7 +392,7 @@ class SegmentList:
         return segments[0].start if segments else 0
 
     def find(self, offset: int) -> Segment | None:
-        """Returns the segment with the byte at `offset`; None before the first segment or after the last."""
+        """Returns the segment with the byte at `offset`, or None if no segment has this byte."""
         segments = self.segments
         if not segments:
             return None
@@ -426,14 +427,14 @@ class SegmentList:
         return segment
 
     def _all_directories(self) -> tuple[str, ...]:
-        """Returns the directories that may be new: a queue's first file may create those of the queue and its topic."""
+        """Returns the directories that may be new: the first file may create directories for queue and topic."""
         topic_directory = _parent(self.directory)
         return self.directory, topic_directory, _parent(topic_directory)
 
     def truncate(self, end: int) -> None:
-        """Delete all bytes from `end` on: remove later segments, and clear the last segment from there.
+        """Delete all bytes from `end` on: remove later segments, and clear the last segment from `end` on.
 
-        The bytes are cleared because they could be taken for complete records after the next crash.
+        The bytes are cleared because the next recovery could take them for complete records.
         """
         keep = tuple(segment for segment in self.segments if segment.start < end)
         drop = self.segments[len(keep) :]
@@ -441,7 +442,8 @@ class SegmentList:
         for segment in reversed(drop):
             segment.close()
             self._files.remove(segment.path)
-            # The removal is made durable, because a file that returned would add its old bytes after the new ones.
+            # The removal is made durable, because a file that returns after a power cut would add its old bytes after
+            # the new bytes.
             self._sync_directory(self.directory)
         if keep and end < keep[-1].stop:
             keep[-1].mapped.clear_from(end - keep[-1].start)
@@ -491,7 +493,7 @@ class SegmentList:
         synced = [segment for segment in self.segments if segment.start < stop and start < segment.stop]
         for segment in synced:
             segment.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
-        # Take the set before the syncs, because a directory that changes meanwhile must be synced next time.
+        # Reset the list before the syncs, because a directory that changes during the syncs must be synced next time.
         changed, self._changed_directories = self._changed_directories, ()
         try:
             for directory in changed:
@@ -519,7 +521,7 @@ class SegmentList:
     def remove(self, count: int | None = None) -> None:
         """Remove the `count` oldest files, or all files for None.
 
-        Readers that use a file, and slices of it, keep the map.
+        Readers that use a file or slices of it keep its map.
         """
         gone = self.segments[:count]
         for segment in gone:
@@ -528,7 +530,8 @@ class SegmentList:
             try:
                 self._files.remove(segment.path)
             except OSError:
-                # A file that cannot be removed stays in the list, because removing the next one would leave a gap.
+                # A file that cannot be removed stays in the list, and later files stay too, because removing them would
+                # leave a gap.
                 segment.is_gone = False
                 raise
             with self._guard:

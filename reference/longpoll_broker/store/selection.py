@@ -1,9 +1,9 @@
 """Selects the messages for a pull: `DefaultMessageStore.getMessage` of 4.9, with its statuses, limits and next offset.
 
-Also finds the message of a queue stored nearest to a time, by 4.9's rule (`ConsumeQueue.getOffsetInQueueByTime`): an
-exact match wins, else the nearer neighbour, and the earlier neighbour in a tie. A time after the last message finds the
-last message. RocketMQ first selects one file by its modification time; we search the whole queue. 5.x's rule: see
-`rocketmq.admin.offset_processor`.
+Also finds the message of a queue stored nearest to a time, by 4.9's rule (`ConsumeQueue.getOffsetInQueueByTime`). An
+exact match wins, otherwise the nearer neighbour, and in a tie the earlier neighbour. A time after the last message
+finds the last message. RocketMQ first selects one file by its modification time; this module searches the whole queue.
+5.x's rule: see `rocketmq.admin.offset_processor`.
 
 Extended queues: see `store.consume_queue`. A slave's offsets: see `shared.broker_role`.
 """
@@ -32,12 +32,12 @@ SCAN_BYTES_MIN: Final = 16_000
 SCAN_COUNT_MAX: Final = 16_384
 """Maximum units that one read visits, which takes a few milliseconds. RocketMQ's limit is a file's 300,000 units."""
 LOOK_SIZE: Final = 1_500
-"""Base cost of one property lookup, in bytes of properties searched."""
+"""The base cost of one property lookup equals the cost of searching this many bytes of properties."""
 WORK_MAX: Final = 500_000_000
 """Maximum work of one read, in expression characters times property bytes; beyond it the client must pull again.
 
 This much work takes about 20 ms. An expression of 60 characters over 800 messages with 300 bytes of properties needs a
-sixth of it. Without a limit, 4,000 characters over 32 KB blocked all clients for ten seconds."""
+sixth of the limit. Without a limit, 4,000 characters over 32 KB blocked all clients for ten seconds."""
 
 
 @lru_cache(maxsize=64)
@@ -67,7 +67,8 @@ def read_queue(
     units = queue.units_from(offset)
     if units is None:
         return nothing(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), offset_min, offset_end)
-    # RocketMQ starts another unit while it is below the limit in bytes, so a limit inside a unit includes that unit.
+    # RocketMQ visits another unit while it is below the limit in bytes, so a limit inside a unit still includes that
+    # unit.
     scan_count = min(-(-max(SCAN_BYTES_MIN, count_max * UNIT_SIZE) // UNIT_SIZE), SCAN_COUNT_MAX)
     units = units[: scan_count * UNIT_SIZE]
     found = None
@@ -97,10 +98,10 @@ def nothing(status: GetStatus, offset_next: int, offset_min: int, offset_end: in
 def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
     log: CommitLog, config: StoreConfig, offset: int, units: memoryview, count_max: int, ends: tuple[int, int]
 ) -> GetResult | None:
-    """Read all requested messages without a filter, if they are in memory, in one segment and within the limit.
+    """Read all requested messages without a filter; returns None unless they are in memory and in one segment.
 
-    This is the fast path of the most common read, with the same result as the slow path. Returns None if the fast path
-    does not apply.
+    This is the fast path of the most common read, with the same result as the slow path. It also returns None if the
+    messages exceed the limit on bytes.
     """
     count = min(len(units) // UNIT_SIZE, count_max, config.transfer_count_max_in_memory)
     if count < 1:
@@ -112,7 +113,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
         return None
     starts, sizes = numbers[::2], numbers[1::2]
     view, base = segment.view, segment.start
-    # The records are usually adjacent, and comparing all starts with their sums at once is much faster than a loop.
+    # The records are usually adjacent. Comparing all starts with the summed sizes at once is much faster than a loop.
     joined = tuple(accumulate(sizes, initial=first))
     end = joined[-1]
     size_bytes = end - first
@@ -157,7 +158,7 @@ class _Scan:
         "status",
     )
     physical_last: int
-    """Physical offset of the last visited unit's record. Every read sets it, because a read visits at least one."""
+    """Physical offset of the last visited unit's record; never unset, because a read visits at least one unit."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -207,7 +208,7 @@ class _Scan:
         return offset
 
     def _removed_end(self, offset: int, physical_offset: int, size: int) -> int:
-        """Returns the end of the log file that had the record, if that file was removed.
+        """Returns the end of the log file that contained the record, if that file was removed.
 
         Otherwise returns -1, so that only this unit is skipped.
         """

@@ -2,9 +2,9 @@
 
 A problem is either `damage` or a `tail`: incomplete data that a crash leaves at the end of log and queues, and that
 opening the store repairs. Only a store that was not closed (it has an `abort` file) can have a tail, and no complete
-record may follow the tail in the log. No check can find a flipped bit in fields that no checksum covers: times, hosts,
-flag, and properties except the tag. A record belongs to a deleted topic if its queue has no file, or if it is older
-than all records of its queue.
+record may follow the tail in the log. The checks cannot find a flipped bit in fields that no checksum covers: times,
+hosts, flag, and properties except the tag. A record counts as belonging to a deleted topic if its queue has no file, or
+if the record is older than all records of its queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record
 from longpoll_runtime import Files
 
 PROBLEM_COUNT_MAX: Final = 1000
-"""Maximum problems in the list, because one broken disk may cause a list too long to be useful."""
+"""Maximum problems in the list, because one broken disk may cause more problems than a reader can use."""
 
 Kind = Literal["damage", "tail"]
 
@@ -52,7 +52,7 @@ class Verdict:
 
     messages: int = 0
     lacking: int = 0
-    """Number of records, except the last, with a sector of zeros outside the checksum, which a disk may have lost."""
+    """Records, except the last, with a sector of zeros outside the checksum, whose data a disk may have lost."""
     cut_files: int = 0
     """Number of files with bytes that were cut off after damage and kept in a separate directory."""
     cut_bytes: int = 0
@@ -75,7 +75,7 @@ class Verdict:
 
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes of files that were read since the last call."""
+"""Called with the number of file bytes that were read since the last call."""
 
 
 def verify(files: Files, directory: str, progress: Progress = lambda _size: None) -> Verdict:
@@ -114,7 +114,7 @@ class _Verifier:
         return self._verdict
 
     def _shapes(self, files: tuple[FoundFile, ...], unit: int) -> None:
-        """Report files that are missing or differ in length from their neighbours."""
+        """Report missing files, and files that differ in length from their neighbours."""
         for later, name in missing_files(files):
             self._damage(later.name, 0, f"a file that begins at {later.start}", f"{name} before it")
         for file in files:

@@ -1,11 +1,11 @@
 """Topics, groups and offsets on disk: `config/*.json` in RocketMQ's format, each with a `.bak` of its predecessor.
 
-With light queues, all offsets are in `lmqConsumerOffset.json`, where a light group has one number per topic.
-`consumerOffset.json` is read only if that file does not exist; RocketMQ starts without offsets in this case.
+With light queues, all offsets are in `lmqConsumerOffset.json`, where a light group has one number per topic. If that
+file does not exist, this broker reads `consumerOffset.json`; RocketMQ starts without offsets.
 
 `TableSaves` answers changes of topics and groups when they are on disk, with one save for many changes. A change takes
 effect at once, but its answer waits, so that a kill does not undo an acknowledged change. RocketMQ writes the files on
-the serving thread; here a separate thread does, so that other requests do not wait for the disk. The same thread
+the serving thread. Here a separate thread writes them, so that other requests do not wait for the disk. The same thread
 finishes deletions in the store. Changes that no client requested: see `upkeep.flush_service`.
 
 Sources: `ConfigManager.java`, `TopicConfigManager.java`, `SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`,
@@ -75,7 +75,7 @@ class ConfigFiles:
     delays: DelayOffsets
     timers: TimerOffsets = field(factory=TimerOffsets)
     flush: Callable[[], object] = lambda: None
-    """Makes the log durable before offsets are saved, so that no saved offset is beyond the durable records."""
+    """Makes the log durable before offsets are saved, because no saved offset may be beyond the durable records."""
     _saving: Lock = field(init=False)
     _counter: int = field(default=0, init=False)
     _damaged: set[str] = field(factory=set, init=False)
@@ -86,7 +86,7 @@ class ConfigFiles:
 
     def load(self) -> None:
         """Read the files; raises ConfigError if neither a file nor its `.bak` is usable, and OSError."""
-        # If the path is a file, fail here: otherwise every table would be treated as absent, and so as empty.
+        # If the path is a file, fail here: otherwise every table would be treated as absent and therefore as empty.
         self.runtime.files.list(self.directory)
         for topic in self._table(TOPICS, _topics):
             self.topics.put(topic)
@@ -106,7 +106,7 @@ class ConfigFiles:
         self.timers.changed = TIMERS in self._damaged
 
     def save(self) -> None:
-        """Write every changed table. Raises OSError; the next save then tries again."""
+        """Write every changed table. Raises OSError; then the next save writes the table again."""
         self.save_names()
         with self._saving:
             self._save_positions()
@@ -257,9 +257,9 @@ def _timers(content: _Content) -> dict[str, int]:
 
 @contextmanager
 def _taken(table: Topics | Groups | Offsets | DelayOffsets | TimerOffsets, flag: str = "changed") -> Iterator[bool]:
-    """Reset a table's flag for the `with` block; yields whether the flag was set. If the block fails, set it again."""
-    # The flag is reset before the copy, so that a change during the copy is saved next time. It is reset only if it was
-    # set, because a change that sets it at this moment would be lost without a copy.
+    """Reset a table's flag for the `with` block; yields whether it was set. A failed block sets the flag again."""
+    # The flag is reset before the copy, so that a change during the copy is saved next time. If the flag is not set, it
+    # is not reset: no copy follows, so a change that sets the flag at this moment would be lost.
     stood = bool(getattr(table, flag))
     if stood:
         setattr(table, flag, False)
@@ -299,7 +299,7 @@ class WhenSaved(Protocol):
 class TableSaves:
     """The saving thread and the answers that wait for a save.
 
-    Invariant: an answer is sent by the thread that removed it.
+    Invariant: the thread that removes an answer from the waiting answers sends it.
     """
 
     runtime: Runtime

@@ -71,9 +71,10 @@ QUEUES_EVERY: Final = 20
 """Number of rounds between flushes of consume queues and checkpoint (10 s, as RocketMQ's thorough flush)."""
 
 QUEUES_SIZE: Final = 32 * MIB
-"""Bytes of new log after which queues are flushed earlier, because recovery reads the log after the checkpoint."""
+"""Bytes of new log after which queues are flushed early, because recovery must read the whole log after the checkpoint.
+"""
 INDEX_COUNT: Final = 256
-"""Number of messages indexed before the thread checks again whether the broker stops."""
+"""Number of messages indexed before the thread checks again whether it must stop."""
 
 
 @define(slots=True, eq=False)
@@ -86,9 +87,9 @@ class FlushService(ServiceThread):
     config_files: ConfigFiles
     period_ms: int
     each_round: Mapping[str, Callable[[], None]]
-    """Additional work of a round, by name; an error in one does not affect the others."""
+    """Additional work of a round, by name; an error in one item does not affect the other items."""
     _last_error: str = field(default="", init=False)
-    """The last error of flushing the log."""
+    """The last error of flushing the log, so that a lasting error is logged once."""
     _told_of_files: str = field(default="", init=False)
     """The last error of saving the config files, so that a lasting error is logged once."""
 
@@ -135,12 +136,12 @@ class FlushService(ServiceThread):
     def _flush_queues(self) -> None:
         """Make the queues durable.
 
-        A round runs in between whenever it is due, because tens of thousands of queues take minutes.
+        Flushing tens of thousands of queues takes minutes, so rounds that become due run in between.
         """
         due_ns = self._next_due_ns()
         for _ in self.store.flush_queues_in_turns():
             if self._stop.is_set():
-                # The broker stops. Closing the store makes the other queues durable.
+                # The thread must stop now. Closing the store makes the remaining queues durable.
                 return
             if self.runtime.monotonic_ns() >= due_ns:
                 self._round()
