@@ -315,7 +315,7 @@ class RemotingClient(ConnectionCore):
             self._thread.join()
 
     def abandon(self) -> None:
-        """Close the connection as soon as no call waits. Any code may call this, even while its thread holds the lock.
+        """Close the connection as soon as no call waits. Any thread may call this method, even if it holds the lock.
 
         If the calling thread holds the lock, the reader thread checks again when that thread's call is answered.
         """

@@ -93,7 +93,7 @@ class GetConsumeStatsRequestHeader(Header):
 
     consumer_group: str
     topic: str | None = None
-    """The topic. If it is absent, the reply covers every topic in which the group has offsets."""
+    """The topic; if the topic is absent, the reply covers every topic in which the group has offsets."""
 
 
 class QueryTopicConsumeByWhoRequestHeader(Header):
@@ -127,7 +127,7 @@ class CloneGroupOffsetRequestHeader(Header):
     src_group: str
     dest_group: str
     topic: str | None = None
-    """The topic. If it is absent, the broker copies nothing, as in RocketMQ."""
+    """The topic; if the topic is absent, the broker copies nothing, as in RocketMQ."""
     offline: bool = False
     """Whether to copy the offsets even if no member of the source group subscribes to the topic."""
 
@@ -327,7 +327,7 @@ class DeleteTopicFromNamesrvRequestHeader(Header):
     topic: str = ""
     """The topic; if it is empty, nothing is removed."""
     cluster_name: str | None = None
-    """From 4.9.7 on: the cluster whose brokers lose the topic. If the field is absent, all brokers lose it."""
+    """From 4.9.7 on: the cluster whose brokers lose the topic. If the field is absent, all brokers lose the topic."""
 
 
 class GetTopicsByClusterRequestHeader(Header):

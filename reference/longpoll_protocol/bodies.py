@@ -44,7 +44,7 @@ EXPRESSION_SIZE_MAX: Final = 64 * 1024
 """Maximum characters of a subscription's expression, because brokers store it. Pulls have the same limit (`hold.pull`).
 """
 NAME_SIZE_MAX: Final = 255
-"""Maximum characters of an expression's type, because brokers store it too."""
+"""Maximum characters of an expression's type, because brokers store the type with the expression."""
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -417,7 +417,7 @@ class QueryAssignmentRequestBody(Body):
 
 
 class MessageQueueAssignment(Body, kw_only=False):
-    """One assigned queue, and how the member gets its messages."""
+    """One assigned queue, and how the member gets the queue's messages."""
 
     message_queue: MessageQueue
     mode: str = "PULL"

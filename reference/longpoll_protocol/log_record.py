@@ -150,7 +150,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def decode(buffer: memoryview, start: int, stop: int, physical_offset: int) -> Record | Damage:
-    """Decode and check the record that begins at `start`; `buffer[:stop]` may contain only a part of it.
+    """Decode and check the record that begins at `start`; `buffer[:stop]` may contain only a part of the record.
 
     The checks cover the size, the magic number, the record's own physical offset, the sum of the inner lengths, the
     topic's UTF-8, and the CRC of the body.

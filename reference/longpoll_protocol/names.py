@@ -22,7 +22,7 @@ one signed byte.
 GROUP_SIZE_MAX: Final = 255
 """Maximum characters of a group in 4.9 (`Validators.CHARACTER_MAX_LENGTH`), which clients check but brokers do not."""
 GROUP_SIZE_MAX_5: Final = 120
-"""Maximum characters of a group in 5.x (`TopicValidator.GROUP_MAX_LENGTH`), which its broker checks."""
+"""Maximum characters of a group in 5.x (`TopicValidator.GROUP_MAX_LENGTH`), which the broker checks."""
 LONG_GROUP_SIZE_MAX: Final = 1024
 """Maximum characters of a group on a broker that accepts names that clients refuse. The broker of 4.9 has no limit."""
 UNIT_FLAG: Final = 1
@@ -90,7 +90,7 @@ def queue_name_problem(name: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Returns why 5.x refuses a group name, in its own words; None if it accepts the name.
+    """Returns why 5.x refuses a group name, in the words of 5.x; None if it accepts the name.
 
     The returned text quotes at most the first `GROUP_SIZE_MAX` characters of the name.
     """

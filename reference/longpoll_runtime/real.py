@@ -290,8 +290,8 @@ PLAIN_REFUSED: Final = "a plain connection is refused, for TLS is required here"
 HANDSHAKE: Final = 0x16
 """`HANDSHAKE_MAGIC_CODE`: the first byte of a TLS handshake record."""
 RECORD_SIZE_MAX: Final = 16 * 1024
-"""Maximum bytes of one TLS record. A read with room for this many leaves no bytes in the TLS library, where the poller
-does not see them."""
+"""Maximum bytes of one TLS record. A read with room for a whole record leaves no bytes in the TLS library, where the
+poller does not see them."""
 
 
 @frozen

@@ -212,8 +212,8 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
     def send_nowait(self, topic: str, body: bytes, *, callback: SendCallback, **options: Unpack[SendOptions]) -> None:
         """Send as `send` does, without waiting: `callback` is called once, with the result or the error.
 
-        Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 sends are in progress. After
-        such an error, `callback` is not called.
+        Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 sends are in progress. If
+        this method raises an error, `callback` is not called.
         """
         check_plain("callback", callback)
         self._instance.check()

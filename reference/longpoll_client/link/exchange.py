@@ -78,8 +78,8 @@ class PendingCall(msgspec.Struct, frozen=True, eq=False):
 class Calls:
     """The waiting calls, in the order in which they were made.
 
-    The deadlines of calls are not sorted, because nearly every answer arrives long before its deadline. At the earliest
-    known deadline, all calls are checked.
+    The deadlines of calls are not sorted, because nearly every answer arrives long before its deadline. When the
+    earliest known deadline has passed, all calls are checked.
 
     Invariant: no call of `pending` has a deadline before `due_ns`, except as `LOOK_NS` allows. `pending` and `due_ns`
     change under the owner's lock.

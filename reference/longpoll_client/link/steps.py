@@ -62,7 +62,10 @@ class Call:
 
 @frozen
 class Together:
-    """Runs several exchanges, concurrently on an event loop. The answer has each exchange's result or LongpollError."""
+    """Runs several exchanges. The answer has each exchange's result or LongpollError.
+
+    On threads the exchanges run one after the other, and on an event loop they run concurrently.
+    """
 
     steps: Sequence[Steps[Any]]
 

@@ -50,7 +50,7 @@ AWAY_MS: Final = ((15_000, 30_000), (5000, 10_000), (3000, 6000), (1800, 5000), 
 """If a send took at least the first number of a pair, its broker is avoided for the second number, both in milliseconds
 (`latencyMax`)."""
 LOST_LATENCY_MS: Final = 10_000
-"""The duration that a failed send counts as, milliseconds."""
+"""The latency in milliseconds that a failed send counts as."""
 
 
 def away_ms(latency_ms: float) -> int:

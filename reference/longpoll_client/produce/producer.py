@@ -241,8 +241,8 @@ class ProducerCore(ABC):
 
         On threads this method returns when the broker has the message, and a thread of the client calls `callback`. On
         an event loop this method returns at once, and the loop calls `callback`. Raises ConfigError, LifecycleError or
-        another ClientError, and on an event loop LocalProtocolError while 65,535 sends are in progress. After such an
-        error, `callback` is not called.
+        another ClientError, and on an event loop LocalProtocolError while 65,535 sends are in progress. If this method
+        raises an error, `callback` is not called.
         """
         check_plain("callback", callback)
         self._request_later(topic, *read_options(topic, body, options, RequestOptions), callback)

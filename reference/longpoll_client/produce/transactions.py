@@ -1,8 +1,7 @@
 """Sends messages that are delivered only if the sender's local transaction succeeds.
 
-A prepared message waits at its broker. The sender runs its local transaction and sends the state (37, one-way). If that
-request is lost, the broker asks any producer of the group (39), even in another process, and `check_transaction`
-answers.
+A prepared message waits at its broker. The sender runs its local transaction and sends the state (37, one-way). If the
+state is lost, the broker asks any producer of the group (39), even in another process, and `check_transaction` answers.
 
 The thread `transactions-GROUP` runs `check_transaction` and sends a heartbeat every 30 s. Batches and delays are not
 possible, as in RocketMQ.
@@ -246,7 +245,7 @@ class TransactionProducer(TransactionCore, Closeable):
 
         If the broker cannot store the message safely, `local_transaction` is not called. If `local_transaction` raises
         an error, this method raises the error, and the broker asks for the outcome later. The broker does not confirm
-        the commit or rollback; if that request is lost, the broker asks. Otherwise see `Producer.send`.
+        the commit or rollback; if it does not arrive, the broker asks for the outcome. Otherwise see `Producer.send`.
         """
         check_plain("local_transaction", local_transaction)
         self._heartbeat_later()
