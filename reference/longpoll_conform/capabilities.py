@@ -3,8 +3,8 @@
 A longpoll broker reports its policy in the answer to request 28 (GET_BROKER_RUNTIME_INFO). RocketMQ reports a version
 name in this answer (`brokerVersionDesc`). If the answer has neither a policy nor a version name, the version number in
 the header of the answer decides. No request reveals the store of a broker, so the user declares it.
-`intended_difference` lists the vectors in which our policies differ on purpose from the recorded version. If such a
-vector does not differ, it fails.
+`intended_difference` lists the vectors in which our policies differ on purpose from the recorded version. A vector in
+this list fails if the broker's answer equals the recorded one.
 
 Sources: `AdminBrokerProcessor.java`, `MQVersion.java` of 4.9.7 and 5.5.0.
 """

@@ -3,8 +3,8 @@
 Ids are permanent: the number of a removed clause stays unused. Each clause lists the vectors that demonstrate it
 (`vectors`). Codes in sentences are response codes.
 
-Some clauses have no recorded conversation, but are checked by a load test and a race test (`SEEN`). These clauses are
-the properties of the same names in the specification and the judge: see `longpoll.verification.under_load`.
+A load test and a race test check the clauses without a recorded conversation (`SEEN`), which are the properties of the
+same names in the specification and the judge: see `longpoll.verification.under_load`.
 """
 
 from __future__ import annotations

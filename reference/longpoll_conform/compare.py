@@ -1,7 +1,7 @@
 """Compare recorded answers with those of a broker; report each difference and its position in the answer as a sentence.
 
-The comparison covers code, flag, presence of a remark, extension fields, messages, JSON bodies, pushes and times. It
-ignores values that depend on the run (log offsets, store times, addresses) and the texts of remarks.
+The comparison covers code, flag, presence of a remark, extension fields, messages, JSON bodies, pushes and times.
+Values that depend on the run (log offsets, store times, addresses) and the texts of remarks are ignored.
 
 `export.patterns` defines the allowed variations. `suite` derives the outcome of a clause.
 """

@@ -1,7 +1,7 @@
 """One connection to the broker under test, which records every byte in both directions; and a latency probe (`Echo`).
 
 A separate thread reads, so the recorded time of an answer is its arrival time. `play` sends the requests. A slow answer
-is the broker's fault only if the broker answered the small requests of the probe faster at that time.
+is the broker's fault only if the broker answered the small requests of the probe faster while it prepared that answer.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def _texts(value: Any) -> list[str]:
 
 FORMAT: Final = 2
 RUN: Final = "${run}"
-"""The placeholder for six letters or digits. It has six characters too, so names keep their length."""
+"""The placeholder for six letters or digits. The placeholder also has six characters, so names keep their length."""
 PLACE: Final = "place"
 """The name of a value that a step saves from an answer. The value is the log position: the last 16 digits of a message
 id."""

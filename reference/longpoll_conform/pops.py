@@ -52,7 +52,7 @@ time."""
 
 
 def pop_fields(topic: str, group: str, queue: int, hold_ms: int, hidden_ms: int = LONG_MS) -> Fields:
-    """Return the fields of a pop. Its hold begins when the broker receives it, because `bornTime` is 0."""
+    """Return the fields of a pop, whose hold begins when the broker receives it, because `bornTime` is 0."""
     return {
         "consumerGroup": group, "topic": topic, "queueId": str(queue), "maxMsgNums": "32", "order": "false",
         "invisibleTime": str(hidden_ms), "pollTime": str(hold_ms), "bornTime": "0", "initMode": "0",

@@ -24,8 +24,8 @@ from longpoll_conform.vectors import RECORDED_AS, Vector
 
 TRIES_MAX: Final = 40
 UNTIL_MS: Final = 300
-"""How many ms a reduced conversation waits for a queue to reach an offset. This is short, because the reduction may
-have removed the sends."""
+"""How many ms a reduced conversation waits for a queue to reach an offset; the sends may have been removed, so the wait
+is short."""
 PARTS: Final = ("after", "during", "setup")
 KEPT: Final = frozenset({34, 200})
 """Request codes that a reduction keeps: heartbeats (34) and group settings (200). A correct broker needs them to give
@@ -255,7 +255,7 @@ class Suite:
             return found
         if not self._is_well():
             if self.restart is None:
-                # One of the vectors that were played at once stopped the broker, but it is unknown which vector.
+                # Of the vectors that were played at once, one stopped the broker, but it is unknown which one did.
                 self._gone = True
                 self.silenced_by += [result.vector.id for result in found if result.outcome in BAD]
                 return [_failed(result) if result.outcome in BAD else result for result in found]
@@ -370,7 +370,7 @@ class Suite:
 
 
 def _failed(result: Result) -> Result:
-    """Turn the result of a vector that seemed late into a failure, because the broker has stopped answering."""
+    """Turn the result of a vector into a failure, because the broker stopped answering after the vector."""
     return evolve(result, outcome="FAIL", why=str(result.differences[0]) if result.differences else result.why)
 
 

@@ -21,7 +21,7 @@ Tell = Callable[[bytes, int, int], None]
 """A function that gets bytes and two times in nanoseconds. The bytes passed the proxy between these two times."""
 
 PIECE_SIZE: Final = 32 * 1024
-"""The number of bytes that a tap gets at once. They are about 150 small commands, which take 2 to 3 ms to decode."""
+"""The number of bytes (about 150 small commands, which take 2 to 3 ms to decode) that a tap gets at once."""
 
 
 class TapQueue:

@@ -3,8 +3,8 @@
     with Observer.start(runtime, brokers=[("127.0.0.1", 10911)], record_directory="/tmp/history") as observer:
         observer.doors   # {"127.0.0.1:10911": ("127.0.0.1", 40001)}
 
-A broker in a route gets its door when the route is read. Its round trip is measured later, because the broker may be
-unreachable. Threads: `relay`, `measure`, `look-up` for host names, and a `history-writer` per broker.
+A broker in a route gets its door when the route is read, but its round trip is measured later, because the broker may
+be unreachable. Threads: `relay`, `measure`, `look-up` for host names, and a `history-writer` per broker.
 
 A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker. The broker's kernel
 answers a handshake without the broker's process, so the measurement covers only the round trip.

@@ -1,8 +1,8 @@
 """Decodes the commands of one observed connection and writes their events to the history.
 
 A request counts as received when the broker's kernel had its last byte, and an answer as sent when its first bytes had
-arrived at the proxy. Both times are intervals of the proxy's clock; `uncertainty_ns` in `meta.json` covers the delay
-between the proxy's and the broker's kernel.
+arrived at the proxy. The times of receiving and sending are intervals of the proxy's clock; `uncertainty_ns` in
+`meta.json` covers the delay between the proxy's and the broker's kernel.
 
 The history has events for pulls, pops, sends, ends of transactions, and requests that change or query offsets. A
 one-way request has an event only if it commits an offset or ends a transaction. A broker's requests to clients, such as

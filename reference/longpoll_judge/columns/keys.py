@@ -32,7 +32,7 @@ KEY_BITS: Final = ~PLACE_BITS
 RANGE_KEYS: Final = 1 << 20
 """The approximate number of keys that are compared at once."""
 LONG_BYTES: Final = 256
-"""Texts with more bytes than this are rare. They are hashed one by one, so that they do not slow down short texts."""
+"""The length in bytes above which a text is hashed alone, so that it does not slow down short texts."""
 FEW_BYTES: Final = 1_024
 """If texts have at most this many bytes in total, their hashes are cached."""
 _ONES: Final = np.uint64((1 << 64) - 1)

@@ -39,7 +39,7 @@ def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
 def are_of(codes: NDArray[np.int32], names: Sequence[str], wanted: Container[str]) -> NDArray[np.bool_]:
     """Returns a mask of the rows with one of the wanted names.
 
-    It compares the codes of the names, which costs a fraction of looking up the name of each row.
+    The function compares the codes of the names, which takes a fraction of the time of looking up each row's name.
     """
     return is_one_of(codes, [place for place, name in enumerate(names) if name in wanted])
 
@@ -80,7 +80,7 @@ def order_by(group: NDArray[Any], moment: Integers) -> Integers:
         return order
     low, span = int(moment.min()), int(moment.max()) - int(moment.min()) + 1
     if span * (int(group[-1]) + 1) < _VIRTUAL_MAX:
-        # numpy's stable sort merges runs, so numbers that are nearly sorted cost little.
+        # numpy's stable sort merges runs, so it sorts numbers that are nearly sorted in little time.
         return order[np.argsort(group.astype(np.int64) * span + (moment - low), kind="stable")]
     return order[np.lexsort((moment, group))]
 

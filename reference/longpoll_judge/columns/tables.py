@@ -155,7 +155,7 @@ def taken(table: pa.Table, rows: Integers) -> pa.Table:
 def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> bool:
     """Whether any of the rows has a value other than the default in this column.
 
-    The first rows are searched first, because a used column usually has another value there.
+    The first rows are checked first, because a used column usually has a value other than the default there.
     """
     if not len(rows):
         return False
@@ -298,7 +298,7 @@ def _unified(column: pa.ChunkedArray) -> pa.Array:
 def place_answers(table: pa.Table) -> pa.Table:
     """Returns the same rows, with broker, topic and queue added to answers without a queue.
 
-    These values come from the request of the answer, if that request is unique.
+    The added values come from the answer's request, if only one request has the answer's identifier.
     """
     events, event_names = coded(table, "event")
     is_unplaced = are_of(events, event_names, {"answer_sent"}) & (integers_of(table, "queue") < 0)

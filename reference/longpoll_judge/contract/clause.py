@@ -14,9 +14,9 @@ Seen = Literal["anywhere", "inside", "outside"]
 PULL_RESULTS: Final = (0, 19, 20, 21)
 """Codes of answers to a pull that report a read of the store."""
 PULL_REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
-"""Codes of answers that refuse a pull without reading the store. They are the values of `ResponseCode` and
-`RemotingSysResponseCode` that `PullMessageProcessor`, its executor and its RPC hooks return. RocketMQ 4.9 answers
-LITE_PULL_MESSAGE (361) with code 3."""
+"""Codes of answers that refuse a pull without reading the store. `PullMessageProcessor`, its executor and its RPC hooks
+return these values of `ResponseCode` and `RemotingSysResponseCode`. RocketMQ 4.9 answers LITE_PULL_MESSAGE (361) with
+code 3."""
 REFUSED_LEAST: Final = 10
 REFUSED_SHARE: Final = 0.25
 """If more than this fraction of requests was refused, and at least `REFUSED_LEAST` requests, the result has a gap,
@@ -41,14 +41,14 @@ UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
 SENT_BACK: Final = ("%RETRY%", "%DLQ%")
 """Prefixes of the topics to which a broker adds messages that a consumer sends back (36)."""
 UNHELD_MS: Final = 2_000
-"""The time limit in ms for an answer to a request that is not held. It is long, because hosts may be busy."""
+"""The time limit in ms for an answer to a request that is not held, which is long because hosts may be busy."""
 SHORT_POLLING_MS: Final = 1_000
 """The hold time of every pull in a broker without long polling (`shortPollingTimeMills`)."""
 COLD_MS: Final = 10_000
 """The longest time in ms by which a broker with `coldDataFlowControlEnable` delays the read of an old message, and the
 minimum age of an old message."""
 SHOWN_MS: Final = 5_000
-"""The time limit in ms from a message's acknowledgement until the message is visible. It is long, because the
+"""The time limit in ms from a message's acknowledgement until the message is visible, which is long because the
 dispatcher may be behind."""
 SEND_MS: Final = 10_000
 """The time limit in ms for an answer to a send, which may wait for the disk and for a slave."""

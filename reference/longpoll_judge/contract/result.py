@@ -226,7 +226,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     judged: dict[str, int] = {}
     """How often each property was checked. A property with 0 checks did not apply, which does not mean that it held."""
     rates: dict[str, Rate] = {}
-    """For each property about time, how often it was certainly violated."""
+    """For each property about time, how often it was certainly violated, and how often that was possible."""
 
     def to_arrow(self, name: TableName = "findings") -> pa.Table:
         """Returns the findings (`FINDINGS`), the counts of each clause (`COUNTS`), or counts and latencies (`METRICS`).

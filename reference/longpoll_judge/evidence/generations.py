@@ -156,8 +156,8 @@ def begun_anew(
     """Returns when a queue got a new generation without a recorded deletion, because offset 0 was stored twice.
 
     The reason may be a client that the outside observer does not see, which deleted the topic between the two stores.
-    Both stores must come from one source, and not from inside the broker, where an observer would have seen the
-    deletion. A send that is acknowledged twice does not count, because both acknowledgements are about one message.
+    Both stores of offset 0 must come from one source, and not from inside the broker, where an observer would have seen
+    the deletion. A send that is acknowledged twice does not count, because both acknowledgements are about one message.
     """
     told: dict[tuple[str, tuple[str, str, int]], list[GenerationStart]] = {}
     for each in first:

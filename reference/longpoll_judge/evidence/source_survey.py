@@ -171,8 +171,8 @@ def survey_source(
 
     Each event covers the numbers from `sequence` to `last`, or only its own number if `last` is None.
     """
-    # Timestamps from inside a broker are usually exact. The two ends of an exact interval are equal, so one end is
-    # enough.
+    # Timestamps from inside a broker are usually exact. The two ends of an exact interval are equal, so compare only
+    # one end.
     is_exact = np.array_equal(after_ns, before_ns)
     if (sequence[1:] < sequence[:-1]).any():
         order = _order(sequence)

@@ -172,7 +172,7 @@ class Context:
     inside: frozenset[str] = frozenset()
     """Sources that recorded inside their broker."""
     asked: frozenset[str] = frozenset()
-    """Sources that record requests. A source that records only holds is joined with such a source."""
+    """Sources that record requests. If a source records only holds, it is judged together with one of these sources."""
     is_own: bool = False
     """Whether every policy of the history was designed by this project."""
     stops_silently: bool = False
@@ -182,7 +182,7 @@ class Context:
     """
     deletions: tuple[Deletion, ...] = ()
     lawful: frozenset[str] = frozenset()
-    """Sources that declare a specification. Their events are judged only by that specification."""
+    """Sources whose events are judged only by the specification that they declare."""
     broker_holes: dict[str, RecordGaps] = field(factory=dict)
     """For each broker, when its queues may have changed although no source recorded a change."""
     life_holes: dict[str, RecordGaps] = field(factory=dict)
@@ -588,8 +588,8 @@ def _followers(survey: Survey, inside: Collection[str], readers: Iterable[tuple[
 def _open_times(survey: Survey, until: Callable[[Interval, str, int], int]) -> dict[str, list[Interval]]:
     """Returns, by source, the interval in which each of its connections counts as open.
 
-    The function `until` returns the end of the interval. It gets the interval of the connection's close, the
-    connection's key in `Survey.seen_ns`, and when the connection may have been opened.
+    The function `until` returns the end of the interval, from the interval of the connection's close, the connection's
+    key in `Survey.seen_ns`, and when the connection may have been opened.
     """
     ends: dict[tuple[str, str], list[Interval]] = {}
     for source, connection, *moments in sorted(survey.closes, reverse=True):

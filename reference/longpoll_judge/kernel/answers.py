@@ -94,7 +94,7 @@ NUMBERS: Final = (
 
 @frozen(eq=False)
 class Rule:
-    """One condition of answer_is_right: the answers that possibly or certainly violate it, and a report sentence."""
+    """One condition of answer_is_right, with masks of the answers that violate it and the sentence for a finding."""
 
     clause: str
     broken: Booleans
@@ -263,8 +263,8 @@ def _found(answers: Answers) -> list[Rule]:
     wrong_tag = wrong_tags(answers) & known
     is_full = answers.is_counted & (answers.body_count >= answers.count_max)
     everything = takes_everything(answers)
-    # A full body ends at its last message, and if every message matches, none is passed over. Otherwise the answer may
-    # also have passed over messages without a match after the last message in its body.
+    # A full body ends at its last message, and if every message matches, none is passed over. In any other case, the
+    # answer may also have passed over messages without a match after the last message in its body.
     exact = is_found & (is_full | everything) & (answers.next != last + 1)
     back = is_found & (answers.next <= last)
     first, end = answers.asked, np.maximum(answers.next, answers.asked)

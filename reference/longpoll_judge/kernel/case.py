@@ -255,7 +255,7 @@ class Case:
     @cached_property
     def is_sound(self) -> Booleans:
         """Which pulls and their answers have all their fields; rules ignore the other pulls."""
-        # These pulls have an answer, but it is damaged.
+        # Select the pulls whose answer is damaged.
         lacking = self.pulls.is_answered & ~self.is_answered
         for flags in self.missing.values():
             lacking |= flags
@@ -285,7 +285,7 @@ class Case:
         return found
 
     def are_of_broker(self, rows: Integers, broker: str) -> Booleans:
-        """Returns which of these rows concern queues of this broker."""
+        """Returns which of these rows are about queues of this broker."""
         theirs = np.array([name[0] == broker for name in self.events.names], dtype=np.bool_)
         found: Booleans = theirs[self.events.queue[rows]]
         return found

@@ -314,8 +314,8 @@ class _Group:
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
         """Yield the finding about the answer to one query; `resets` contains resets that may precede the query."""
         since_ns = max((reset.until_ns for reset in resets if not reset.is_restart), default=-NEVER)
-        # Select exchanges (requests with their answers) that certainly ended before the query was received. They must
-        # come from the query's observer, whose clock orders both.
+        # Select exchanges (requests with their answers) that certainly ended before the query was received, and that
+        # the query's observer recorded, whose clock orders both.
         before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
         # The selected requests must also have been received after every reset had certainly taken effect.
         known = before & (all_.after_ns > since_ns)

@@ -2,9 +2,9 @@
 
 The rules apply to every request about a queue, not only to pulls. Repeated answers: `answers`.
 
-A connection does not outlive its broker. It certainly lasts from its opening, or from its first answer, until its last
-answer. If two connections of one broker certainly overlap, they belong to one run of the broker, and so do connections
-that are linked by a chain of overlaps.
+A connection does not outlive its broker. A connection certainly lasts from its opening, or else from its first answer,
+until its last answer. If two connections of one broker certainly overlap, they belong to one run of the broker, and so
+do connections that are linked by a chain of overlaps.
 
 Source: `NettyRemotingAbstract.writeResponse`.
 """
@@ -151,7 +151,7 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
     start_ns = before_ns[begins]
     group = _groups(asked, own, count, context)
     component = np.arange(count) + count
-    # These connections were closed by name before their last answer.
+    # A connection that was closed before its last answer is not linked with others, because its name was reused.
     closed_ns = np.full(count, NEVER, dtype=np.int64)
     at = first_of(names, closed_names)
     closed_ns[at >= 0] = np.array([close[1] for close in closes.values()], dtype=np.int64)[at[at >= 0]]

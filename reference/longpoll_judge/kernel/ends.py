@@ -1,8 +1,8 @@
-"""Properties of the two ends of a queue, as answers and acknowledgements report them. Rules of a queue's log: `order`.
+"""Properties of the two ends of a queue, as answers and acknowledgements report them. `order` judges a queue's log.
 
 Within one run of the broker, neither end falls from one answer to a later one. Connections that overlap belong to one
 run (`connections`), so an end that is lower after a restart has not fallen. After a topic was deleted, its queues start
-at 0 again. Messages that answers passed over: `filters`.
+at 0 again. `filters` judges the messages that answers passed over.
 
 A message that was acknowledged or appended must become visible in time, while its source continues. This rule judges
 only queues whose visible end was recorded, because otherwise a stopped dispatcher looks like a log that no client
@@ -60,7 +60,8 @@ from longpoll_judge.read.schema import integers_of, lists_of, order_of, spread
 def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[Integers, Integers]:
     """Returns each generation's first message that was not visible in time, and an event with the visible end.
 
-    Both results are rows. A message that the deletion of its topic may have removed is ignored.
+    Both the message and the event are given as rows. A message that the deletion of its topic may have removed is
+    ignored.
     """
     due_ns = messages.before_ns + SHOWN_MS * MS
     goes_on = np.zeros(len(messages), dtype=np.bool_)
@@ -119,8 +120,8 @@ def _lives(events: Gathered, at_ns: Integers, context: Context) -> Integers:
 FINDINGS_MAX: Final = 50
 """The maximum number of findings of one clause that are listed; the others are counted."""
 SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
-"""Maps each end to the column with the value that earlier answers show. A message that an answer delivers was visible.
-"""
+"""For `offset_min` and `offset_max`, the column with the end that earlier answers show. A message that an answer
+delivers was visible."""
 
 
 def _delivered_end(table: pa.Table) -> Integers:

@@ -75,8 +75,8 @@ def _closes_after(case: Case, pull: Integers) -> Integers:
 def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     """Which pulls a stop certainly answered, and which it possibly answered, by the record of an inside observer.
 
-    Only the end of a source inside the broker shows a stop, because a source that continues for long did not stop. An
-    answer after a role change names the same cause, and no event records the role change.
+    Such an answer counts only if the source ends soon after it, because a source that continues for long did not stop.
+    An answer after a role change names the same cause, and no event records the role change.
     """
     pulls = case.pulls
     if STOPPED not in case.events.names_of("cause")[1] and not len(case.events.rows("stop")):

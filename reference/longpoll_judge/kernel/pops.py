@@ -7,7 +7,7 @@ A message is identified by its unique id within a group and topic. After its inv
 retry topic, with the same id at another offset. An id with two offsets outside the retry topic was sent twice and is
 not judged.
 
-Source: `PopMessageProcessor`, `PopLongPollingService`, `PopReviveService` of 5.5.0; the clauses: `contract.pops`.
+Source: `PopMessageProcessor`, `PopLongPollingService`, `PopReviveService` of 5.5.0. The clauses are in `contract.pops`.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def _codes(pops: _Pops) -> Iterator[Breach]:
 
 
 def _found(pops: _Pops) -> Iterator[Breach]:
-    """Yield answers to pops that have no messages, too many messages, or the wrong messages."""
+    """Yield answers to pops that report messages but have none, have too many, or have wrong messages."""
     popped, owner, asked = pops.popped, pops.owner, pops.asked
     count = np.bincount(owner, minlength=len(asked))
     is_found = (asked.values["code"] == POP) & (pops.code == 0)
@@ -420,7 +420,7 @@ def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Int
     for row in np.flatnonzero(border < first).tolist():
         near = order[border[row] : first[row]]
         found[row] = next(iter(near[until_ns[near] > before_ns[row] + wake_ns].tolist()), found[row])
-    # Then look for a message that was available long before, and stayed available for long enough; take the first one.
+    # Then look for the first message that was available long before, and that stayed available for long enough.
     slow = np.flatnonzero(until_ns - since_ns > slow_ns)
     slow = slow[np.argsort(until_ns[slow], kind="stable")]
     by_since = np.argsort(since_ns[slow], kind="stable")

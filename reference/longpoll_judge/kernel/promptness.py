@@ -244,7 +244,7 @@ def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers,
 
 
 def _forgotten_on_stop(case: Case) -> Booleans:
-    """Returns pulls that stayed open after an orderly stop of their broker, whose policy answers pulls at a stop."""
+    """Returns pulls that got no answer at an orderly stop of their broker, although its policy promises one."""
     pulls = case.pulls
     if not case.context.answers_on_stop or not len(pulls):
         return np.zeros(len(pulls), dtype=np.bool_)

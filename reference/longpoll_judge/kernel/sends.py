@@ -259,7 +259,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     mine = np.flatnonzero(send >= 0)
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
-    # A violation is certain only if the whole interval of one event lies before that of the other.
+    # A violation is certain only if the whole interval of one event lies before the other event's interval.
     early = np.flatnonzero(answered.before_ns < asked.after_ns)
     pair = ((answered, every), (asked, every))
     yield Breach("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
@@ -289,7 +289,7 @@ def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> It
     """Compare the sends of two sources whose clocks order both sends, and which recorded the broker at both times."""
     mine = (answered.broker != 0) & ~answered.are("broker", context.unsteady_brokers)
     mine &= answered.are("source", [name for name, facts in context.sources.items() if facts.is_steady])
-    # Only brokers that several sources recorded can show such a violation.
+    # Select brokers that several sources recorded, because only they can show such a violation.
     first = least_of(answered.broker[mine], answered.broker, answered.source[mine], 0)
     last = -least_of(answered.broker[mine], answered.broker, -answered.source[mine], 0)
     mine = np.flatnonzero(mine & (first != last))
@@ -459,8 +459,8 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     Sources whose acknowledgements do not name their send are skipped.
     """
     due_ns = sends.before_ns + SEND_MS * MS
-    # Late sends were neither acknowledged nor refused, although their connection was open until the limit. Their source
-    # must record which sends it acknowledges.
+    # Late sends were neither acknowledged nor refused, their connection was open until the limit, and their source
+    # records which sends it acknowledges.
     late = ~are_among(sends.request, told.request) & ~are_among(sends.request, refused.request)
     late &= ~are_among(sends.source, told.source[told.values["is_named"] == 0])
     closed_after_ns, closed_ns = closes_of(sends, context)
@@ -468,8 +468,8 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     goes_on, weak = (np.zeros(len(sends), dtype=np.bool_) for _ in range(2))
     for name, facts in context.sources.items():
         mine = sends.are("source", [name])
-        # If a source ended before the answer was due, it cannot show that the answer is missing. A gap before that time
-        # may hide the answer.
+        # If a source ended before the answer was due, or has a gap before the answer was due, it cannot show that the
+        # answer is missing.
         goes_on |= mine & (due_ns < facts.last_ns)
         weak |= mine & (facts.holes.touch(sends.after_ns, due_ns) | (name in context.settable))
     for (source, connection), holes in context.blocked.items():

@@ -70,8 +70,8 @@ def judge_window(
         context: The facts about the whole history.
         native: Which events belong to the queues that are judged; all of them by default.
         counted_ns: Count only pulls that were answered between these two times.
-        mine: Which of the native events are judged here, if the window is a part of its queues. They depend on the
-            other native events, which another window judges.
+        mine: Which of the native events are judged here, if the window is a part of its queues. The judged events
+            depend on the other native events, which another window judges.
     """
     if not len(table):
         return RESULT_SCHEMA.empty_table()
@@ -156,7 +156,7 @@ def _counts(case: Case, counted: Booleans) -> Iterator[Row]:
 
 
 def _refusals(case: Case, refused: Booleans, counted: Booleans) -> Iterator[Row]:
-    """Yields, for each queue and group with refusals by a busy broker, the numbers of refused and of served pulls."""
+    """Yields, for each queue and group that a busy broker refused, the numbers of refused and of served pulls."""
     groups, names = case.events.codes("group", case.pulls.row)
     pair = case.events.queue[case.pulls.row] * len(names) + groups
     is_busy = refused & is_one_of(case.answer_code, BUSY_CODES)

@@ -93,7 +93,7 @@ class GrowingHistory:
     rewritten: int = 0
     """How often a part that was read before was found rewritten or shortened. A deleted part does not count."""
     _sums: dict[str, tuple[int, int]] = field(factory=dict)
-    """For each complete part, its length after its last change, and its checksum at that time."""
+    """For each complete part, its length and its checksum after its last change."""
 
     def has_grown(self) -> bool:
         """Return whether a part has grown, was replaced, or is new since the last check."""

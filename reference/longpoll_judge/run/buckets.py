@@ -47,7 +47,7 @@ from longpoll_judge.read.schema import are_named, coded_texts, integers_of, list
 WINDOW_EVENTS: Final = 300_000
 """The usual maximum number of events of a window. A window with a single queue may have more."""
 ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
-"""The multiplier of the hash. It is odd, and differs from the multiplier that hashes requests."""
+"""The multiplier of the hash, which is odd and differs from the multiplier that hashes requests."""
 CONNECTIONS_MAX: Final = 2_000
 """If there are more connections than this, only the first and last answers of those that lasted longest are copied."""
 Place = Callable[[QueueName, int], int]
@@ -190,7 +190,7 @@ def placed_keys(table: pa.Table, place: Callable[[QueueName], int]) -> Keys:
         return NO_KEYS
     queue, queue_rows = queue_numbers(table)
     places = np.array([place(name) for name in queue_names(table, queue_rows)], dtype=np.uint64)
-    # One event of each request and queue is enough. Few requests have events in several queues.
+    # Use one event of each request and queue. Few requests have events in several queues.
     pairs, rows = pairs_of(table, "request"), np.flatnonzero(have_request(table))
     some = np.full(int(pairs.max()) + 1, -1, dtype=np.int64)
     some[pairs[rows]] = rows

@@ -1,10 +1,10 @@
 """Completes the evidence of a finding to a history that, judged alone, violates the same clause again.
 
-The rules name the events that show a fault. This module adds the events on which the rules' events depend: the
-beginning and end of each source, the closes of their connections, deletions of the topic, and an event that shows that
-a source was inside its broker. `omitted` events replace the recorded events that the excerpt lacks, so that a gap in
-the sequence numbers always means a gap in the original record. Only violations are completed, because an unknown
-finding often depends on events that were not recorded.
+The rules name the events that show a fault. This module adds the events on which these events depend: the beginning and
+end of each source, the closes of their connections, deletions of the topic, and an event that shows that a source was
+inside its broker. `omitted` events replace the recorded events that the excerpt lacks, so that a gap in the sequence
+numbers always means a gap in the original record. Only violations are completed, because an unknown finding often
+depends on events that were not recorded.
 
 `kernel.window` formats the events.
 """
@@ -142,7 +142,7 @@ class End:
     """The first visible end after this time, if no earlier end is recorded."""
 
     def see(self, event: Event) -> None:
-        """Replace one of the events if another event of the queue's log shows more."""
+        """Update the three events with another event of the queue's log."""
         if event["event"] != "make_visible":
             if event.get("queue_offset", -1) >= 0:
                 self.first = min(self.first or event, event, key=lambda one: (one["queue_offset"], *order_of(one)))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PERIOD_S: Final = 0.5
 """The time between two checks for new events, in seconds."""
 LONG_PERIOD_S: Final = 2.0
-"""The longest time between two checks of a long history, in seconds. It is longer than `PERIOD_S`, because large
+"""The longest time between two checks of a long history, in seconds. This time exceeds `PERIOD_S`, because large
 batches cost less per event."""
 REST_SHARE: Final = 4
 """The pause after a check of a long history is the check's duration times this, between `PERIOD_S` and `LONG_PERIOD_S`.

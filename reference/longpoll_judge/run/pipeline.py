@@ -200,7 +200,8 @@ def restart_notes(context: Context) -> list[dict[str, Any]]:
     rarely has no connection most of the time. The notes do not change the verdict, but explain why the judge tolerates
     the loss of data that a kill may cause.
     """
-    # Failed connection attempts of clients do not divide a restart.
+    # Join intervals that are less than `RESTART_NS` apart, because clients' failed connection attempts divide a
+    # restart.
     times = sorted(
         (start_ns, end_ns - RESTART_NS, broker or "without a name")
         for broker, gaps in context.restarts.items()
@@ -241,7 +242,7 @@ class Others:
 
 
 def beside_of(tally: Tally) -> list[Finding]:
-    """Returns the findings that belong to no queue's pulls or log."""
+    """Returns the findings of kind `beside`, which belong to no queue's pulls or log."""
     return [msgspec.json.decode(text, type=Finding) for kind, _bucket, text in tally.counts if kind == BESIDE]
 
 

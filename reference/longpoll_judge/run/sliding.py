@@ -49,8 +49,7 @@ from longpoll_spec.history import WHITE_BOX
 CHECKPOINT: Final = "query-1"
 """The name of the directory with the checkpoint of a Spark query; its number is the version of the format."""
 SPAN_NS: Final = 20_000 * MS
-"""How long (ns) events are kept, unless there are too many. This is longer than the time limit for an answer to a send.
-"""
+"""How long (ns) events are kept, unless there are too many. The time exceeds the time limit for an answer to a send."""
 EVENTS_MAX: Final = 1_000_000
 """The maximum number of events that are kept."""
 FRESH_MIN: Final = 200_000
@@ -264,7 +263,7 @@ def _folded(survey: Survey) -> Survey:
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """Join adjacent runs; repeated numbers stay separate."""
+    """Join adjacent runs of sequence numbers; runs with repeated numbers stay separate."""
     found: list[Run] = []
     for run in sorted(runs):
         if found and run.first == found[-1].last + 1:

@@ -1,7 +1,7 @@
 """Adds up result rows, and keeps only as many findings as a result can list, which bounds the memory.
 
 A judgement of the whole history lists the earliest findings of each queue, property and verdict. A follower lists new
-findings first, then a few of the earliest, then the latest (`Picked`). New findings beyond the limit are counted.
+findings first, then a few of the earliest, then the latest (`Picked`). New findings beyond the limit are only counted.
 """
 
 from __future__ import annotations

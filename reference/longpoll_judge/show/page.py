@@ -60,7 +60,7 @@ BROKEN: Final = {
     POP_IS_KEPT: "a pop, or a message that it got, was not treated as promised",
     EVIDENCE: "the record is damaged",
 }
-"""Maps each property to the sentence that describes a violation of it."""
+"""Maps each property to the sentence that describes a violation of the property."""
 LATENCY_NAMES: Final = {"wake_ms": "message visible to pull answered", "late_ms": "deadline to answer"}
 
 

@@ -30,7 +30,8 @@ PCAP_HEAD_SIZE: Final = 24
 PCAP_RECORD_SIZE: Final = 16
 PCAP_MAGICS: Final = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}
 """Maps the magic number of a pcap file to the nanoseconds per unit of the file's timestamps."""
-# A block in pcapng: type, length of the whole block, body, the length again. All lengths are multiples of 4.
+# A block in pcapng consists of its type, its whole length, the body, and the length again. All lengths are multiples of
+# 4.
 BLOCK_HEAD_SIZE: Final = 8
 BLOCK_ENDS_SIZE: Final = 12
 SECTION: Final = 0x0A0D0D0A

@@ -1,4 +1,4 @@
-"""One captured connection to a broker: orders both directions and passes them to the proxy's tap.
+"""Orders both directions of a captured connection to a broker, and passes the bytes to the proxy's tap.
 
 A request counts as received between the capture of its last byte and the capture of the broker's acknowledgement of
 this byte, because the broker's kernel sends this acknowledgement once it has the byte. The earliest time of an answer
@@ -108,8 +108,8 @@ class TcpStream:
 
 
 TICK_NS: Final = 1_000_000
-"""The unit of a sender's counter is assumed to be 1 ms. A counter with another unit disagrees with the capture's clock.
-"""
+"""The unit of a sender's counter is assumed to be 1 ms. A counter with another unit counts as disagreeing with the
+capture's clock."""
 AGREE_NS: Final = 25_000_000
 """How far two clocks may differ and still agree. This is more than the usual delay from a sender to the capture."""
 WINDOW_NS: Final = 10_000_000_000

@@ -24,7 +24,7 @@ from pyspark import cloudpickle
 PACKAGES: Final = ("longpoll_judge", "longpoll_protocol", "longpoll_spec", "attr", "attrs", "msgspec")
 """The packages that a worker imports; a test checks that the list is complete."""
 LEFT_OUT: Final = ("__pycache__", "show")
-"""Directories that a worker does not need."""
+"""Directories of the packages that a worker does not need."""
 Batches = Iterable[pa.RecordBatch]
 Work = Callable[[Batches], Iterator[pa.RecordBatch]]
 Function = TypeVar("Function", bound=Callable[[Any], Any])

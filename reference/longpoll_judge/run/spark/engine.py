@@ -10,9 +10,9 @@ to the other buckets.
 
 A row of `longpoll-events` holds the events of one split and bucket as a compressed Arrow stream, in which each text is
 stored once, because one row for each event would cost the Java process several times as much as judging the events.
-Both scans are Python data sources whose executors read the parts. They work on workers that have none of our packages
-(`code_archive`), unlike the data source for users (`read.data_sources`). `run.buckets` defines the buckets, `session`
-opens the session. Every worker and the driver must be able to read the parts.
+Both scans are Python data sources whose executors read the parts. The scans work on workers that have none of our
+packages (`code_archive`), unlike the data source for users (`read.data_sources`). `run.buckets` defines the buckets,
+`session` opens the session. Every worker and the driver must be able to read the parts.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ TASK_SPLITS: Final = 16
 """The approximate number of splits per task, because each task has a fixed cost."""
 BATCH_ROWS: Final = 8
 BUCKETS: Final = 3
-"""The number of buckets for each concurrent task. It is above 1, so that all tasks end at about the same time."""
+"""The number of buckets for each concurrent task, which is above 1 so that all tasks end at about the same time."""
 
 
 @define

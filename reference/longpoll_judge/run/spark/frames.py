@@ -158,7 +158,7 @@ def _shared(session: Any, conf: Mapping[str, str]) -> Iterator[str]:
 
 
 def _in_order(frame: DataFrame) -> DataFrame:
-    """Returns the events without duplicates and nearly in order of time, and which of them are damage."""
+    """Returns the distinct events nearly in order of time, and whether each of them is damage."""
     # If a source repeats an event, the copies are equal and in one block, so removing duplicates needs no second
     # exchange.
     blocks = _events_of(frame).selectExpr("*", f"sequence DIV {BLOCK} AS block")

