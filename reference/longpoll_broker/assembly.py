@@ -1,7 +1,7 @@
 """Creates and connects the services of a broker, in the order of their dependencies.
 
-Each service declares its codes and its needs. This module decides which services exist under a policy and a
-configuration.
+Each service declares its request codes and the objects that it needs. This module decides which services exist under a
+policy and a configuration.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class PullServices:
             self.scan.start()
 
     def queue(self) -> tuple[int, int]:
-        """Returns the number of pulls that wait for a thread, and how long the first of them has waited, ms."""
+        """Returns the number of pulls that wait for a thread, and how long the oldest of them has waited, ms."""
         return (0, 0) if self.pool is None else self.pool.waiting()
 
     def finish(self, outbox: Outbox) -> None:
@@ -179,7 +179,7 @@ class PullServices:
             self.hold_service.topic_deleted(topic, outbox)
 
     def resubscribed(self, group: str, topics: Iterable[str], outbox: Outbox) -> None:
-        """Apply a group's new subscriptions to held pulls at once; RocketMQ does so when it next checks a pull."""
+        """Apply a group's new subscriptions to held pulls at once; RocketMQ applies them when it next checks a pull."""
         if self.pull_processor.policy.on_truncate == "wake":
             checks = self.pull_processor.checks
             for topic in topics:
@@ -371,7 +371,7 @@ class AdminServices:
     calls: ClientCalls
     others: tuple[Serving, ...]
     unknown: frozenset[int]
-    """Request codes that RocketMQ of this version does not know."""
+    """Request codes that this version of RocketMQ does not know."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:
@@ -392,7 +392,10 @@ def admin_services_of(
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
     access: AccessControl | None = None,
 ) -> AdminServices:
-    """Create the administration services; `topic_deleted` and `resubscribed` are called after these events."""
+    """Create the administration services.
+
+    `topic_deleted` and `resubscribed` are called after a topic's deletion and after a change of subscriptions.
+    """
     runtime, traits = shared.runtime, shared.traits
     clients = ClientProcessor(
         shared.topics,

@@ -119,7 +119,7 @@ def adopt_topics(topics: Topics, store: MessageStore) -> None:
 
 
 def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffsets, store: MessageStore) -> bool:
-    """Move each offset beyond its queue's end to that end; returns whether any offset was moved.
+    """Move each offset that is beyond its queue's end to the queue's end; returns whether any offset was moved.
 
     Offsets can lie beyond the end after the log was truncated or a file was restored. A consumer with such an offset
     would skip the next messages, so the caller saves the corrected offsets before it serves.
@@ -154,7 +154,7 @@ def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffse
 
 
 def open_access_control(runtime: Runtime, config: BrokerConfig, store: MessageStore) -> AccessControl | None:
-    """Returns the access control, or None without an account file; raises ConfigError."""
+    """Returns the access control, or None if no account file is configured; raises ConfigError."""
     if config.acl_file is None:
         if config.acl_enable:
             raise ConfigError("aclEnable is true, but there is no file of accounts; use longpoll serve --acl FILE")
@@ -290,13 +290,13 @@ class Broker(Stoppable):
         `isVIPChannel`.
 
         Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user, and OSError if the
-        store's directory cannot be used. After an error no thread or socket of the broker is left.
+        store's directory cannot be used. After an error, no thread or socket of the broker remains.
         """
         config = config or BrokerConfig()
         store_config = _store_config(store_config or StoreConfig(), config, policy)
         with ExitStack() as undo:
             # The broker's and name server's addresses are bound here, so that a port in use is reported before the
-            # store recovers. The kernel accepts connections only after `listen`.
+            # store recovers. The operating system accepts connections only after `listen`.
             listeners = (bind(runtime, listen, undo), bind(runtime, name_server, undo))
             with _wrong_kind():
                 store = MessageStore.open(runtime, directory, store_config)
@@ -342,7 +342,7 @@ class Broker(Stoppable):
         if self._stopped:
             return
         self._stopped = True
-        # Stop the services that could put pulls back or hold new ones first, then the hold table, then the sockets.
+        # First stop the services that could put pulls back or hold new pulls, then the hold table, then the sockets.
         self.keeping.stop_delivering()
         if self.registrar is not None:
             self.registrar.stop()
@@ -369,7 +369,7 @@ class Broker(Stoppable):
 
 @contextmanager
 def _wrong_kind() -> Iterator[None]:
-    """Raise StoreUserError if a path is a directory where a file is expected, or the reverse."""
+    """Raise StoreUserError if a path is a directory instead of a file, or a file instead of a directory."""
     try:
         yield
     except (IsADirectoryError, NotADirectoryError, FileExistsError, NotRegularError) as error:

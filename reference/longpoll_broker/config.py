@@ -41,7 +41,7 @@ class StoreConfig:
     file_reserved_hours: int = field(default=72)
     """`fileReservedTime`: hours between the last change of a commit-log file and its expiry."""
     disk_ratio_max: int = field(default=75)
-    """`diskMaxUsedSpaceRatio`, percent: if the disk is fuller, expired files are removed at any hour."""
+    """`diskMaxUsedSpaceRatio`: above this percentage of used disk, expired files are removed at any hour."""
     clean_forcibly: bool = field(default=True)
     """`cleanFileForciblyEnable`: if the disk is fuller than 85 %, files are removed before they expire."""
     clean_period_ms: int = field(default=10_000)
@@ -63,7 +63,7 @@ class StoreConfig:
     transfer_count_max_on_disk: int = field(default=8)
     """`maxTransferCountOnMessageInDisk`: maximum messages in an answer if the messages are read from disk."""
     memory_ratio_max: int = field(default=40)
-    """`accessMessageInMemoryMaxRatio`, percent of memory: messages further behind the log's end count as on disk."""
+    """`accessMessageInMemoryMaxRatio`: the newest messages, up to this percentage of memory, count as in memory."""
     memory_size: int = field(default=0)
     """Size of the physical memory, bytes, to which `memory_ratio_max` refers; 0 asks the operating system."""
     multi_dispatch: bool = field(default=False)
@@ -89,7 +89,7 @@ class BrokerConfig:
     cluster_name: str = field(default="DefaultCluster")
     broker_id: int = field(default=0)
     advertised_host: str = field(default="")
-    """`brokerIP1`: the host in routes and registrations. If empty, it is the listening host or loopback."""
+    """`brokerIP1`: the host in routes and registrations. If empty, the host is the listening host or loopback."""
     role: Literal["ASYNC_MASTER", "SLAVE"] = field(default="ASYNC_MASTER")
     """`brokerRole`: a slave serves a copied store and takes no messages."""
     name_servers: str = field(default="")
@@ -107,7 +107,7 @@ class BrokerConfig:
     permission: int = field(default=6)
     """`brokerPermission`: a sum of 4 (clients may pull) and 2 (clients may send)."""
     long_polling: bool = field(default=True)
-    """`longPollingEnable`: whether a pull is held until the timeout that the client asks for."""
+    """`longPollingEnable`: whether a pull is held until the timeout in its request."""
     property_filter: bool = field(default=False)
     """`enablePropertyFilter`: consumers may filter messages by an SQL92 expression over message properties."""
     scan_period_ms: int = field(default=5000)
@@ -115,7 +115,7 @@ class BrokerConfig:
     dispatcher_sleep_ms: int = field(default=1)
     """How long the dispatcher sleeps between polls under `notify=dispatcher_poll`, ms; a constant in RocketMQ."""
     io_thread_count: int = field(default=1)
-    """Number of threads that serve connections. Because of Python's interpreter lock, more than one gains little."""
+    """Number of threads that serve connections. With Python's interpreter lock, more than one thread gains little."""
     pull_thread_count: int = field(default=4)
     """`pullMessageThreadPoolNums`: RocketMQ uses 16 + 2 x cores threads, but Python can use only one core."""
     pull_queue_capacity: int = field(default=100_000)
@@ -158,7 +158,7 @@ class BrokerConfig:
     acl_enable: bool = field(default=False)
     """`aclEnable`: every request needs a key or an allow-listed address; requires `acl_file`."""
     access_key: str = field(default="")
-    """The account that signs the broker's registrations at name servers. If empty, they are not signed."""
+    """The account that signs the broker's registrations at name servers. If empty, the registrations are not signed."""
     secret_key: str = field(default="", repr=False)
     acl_file: str | None = field(default=None)
     """Absolute path of the account file, in the format of RocketMQ's `plain_acl.yml`."""

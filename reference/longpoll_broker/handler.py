@@ -59,12 +59,12 @@ class BrokerHandler:
     reads_fields: bool = field(init=False)
     """Whether the headers of sends and pulls are parsed while the frame is read, which is faster.
 
-        False with signatures or hooks, because they need the raw fields, and for 5.x, which checks some fields before
-        it parses the header."""
+            False with signatures or hooks, because they need the raw fields, and for 5.x, because it checks some fields
+            before it parses the header."""
     _serve: Callable[[Channel, Command, Outbox], None] = field(init=False)
     _is_slave: bool = field(init=False)
     send_bursts: SendBursts | None = field(init=False)
-    """Serves adjacent sends together; None if serving a send takes more than storing the message and answering."""
+    """Serves adjacent sends together; None if a send needs more work than storing the message and answering."""
 
     def __attrs_post_init__(self) -> None:
         shared = self.shared
@@ -78,7 +78,7 @@ class BrokerHandler:
         if self.registrar is not None:
             processors = self.registrar.around(processors)
         self._serve = partial(serve, with_hooks(processors, self.hooks))
-        # Adjacent sends are stored together only if a send needs nothing but storing and an answer.
+        # Adjacent sends are stored together only if each send needs no other work than storing and an answer.
         send = self.sending.send
         stores_at_once = not send.durability.syncs and not send.traits.returns_transaction_id
         serves_bursts = stores_at_once and shared.recording.recorder is None and not self._is_slave
@@ -130,7 +130,7 @@ class BrokerHandler:
             self.request_counts.add(command.code, bursts.serve_following(channel, outbox))
 
     def end_pass(self, outbox: Outbox) -> None:
-        """End a pass of an I/O loop: wake pulls for the appended messages before the answers are sent."""
+        """End a pass of an I/O loop: wake pulls for the appended messages before the answers to the sends leave."""
         self.appended(outbox)
         self.pulling.hold_service.turn(outbox)
         inline = self.pulling.inline

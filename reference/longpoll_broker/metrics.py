@@ -27,10 +27,9 @@ HttpServer: TypeAlias = Any
 """A threaded `socketserver.TCPServer`, as `prometheus_client.start_http_server` creates."""
 HEALTH: Final = "/health"
 HTTP_COUNT_MAX: Final = 16
-"""Maximum simultaneous HTTP connections. A new connection beyond this limit replaces an old one. Prometheus needs one.
-"""
+"""Maximum simultaneous HTTP connections; a new connection beyond it replaces an old one. Prometheus needs one."""
 COMPUTED_COUNT_MAX: Final = 4
-"""Maximum requests that compute metrics or wait for another request's computation."""
+"""Maximum HTTP requests that compute metrics or wait for the computation of another request."""
 HTTP_NS_MAX: Final = 10_000_000_000
 """Maximum time of one connection, ns, from its start to the last byte of the answer."""
 LAG_COUNT_MAX: Final = 10_000
@@ -38,7 +37,7 @@ LAG_COUNT_MAX: Final = 10_000
 
 
 def with_health(metrics: App, broker: Broker) -> App:
-    """Returns the HTTP application: metrics, and at `/health` 200, or 503 with the names of the failing parts."""
+    """Returns an HTTP application that serves metrics, and at `/health` 200, or 503 with the names of failing parts."""
     one_at_a_time = broker.runtime.lock()
     computing: list[None] = []
 
@@ -48,8 +47,8 @@ def with_health(metrics: App, broker: Broker) -> App:
         elif len(computing) < COMPUTED_COUNT_MAX:
             computing.append(None)
             try:
-                # Only one computation runs at a time, because parallel ones would compete for the interpreter lock and
-                # delay I/O.
+                # Only one computation runs at a time, because parallel computations would compete for the interpreter
+                # lock and delay I/O.
                 with one_at_a_time:
                     return metrics(environ, start_response)
             finally:
@@ -68,7 +67,7 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
     """Limit an HTTP server to `HTTP_COUNT_MAX` connections at a time, each for `HTTP_NS_MAX`.
 
     Each connection uses a thread and a file descriptor, which clients of the broker need too. At the limit, a new
-    connection replaces the oldest connection of the address with the most connections, so slow clients cannot block
+    connection replaces the oldest connection of the address that has the most connections, so slow clients cannot block
     other clients. Call this function before the first request.
     """
     begin, end = server.process_request, server.shutdown_request

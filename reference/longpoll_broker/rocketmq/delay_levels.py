@@ -2,7 +2,7 @@
 
 An entry of such a queue has the delivery time by the wall clock in place of a tags code. The wall clock may be set
 back, so a message is also delivered once it has been visible for its level's delay by the monotonic clock. (RocketMQ
-delivers at once if the delivery time is further away than the level's delay.)
+delivers a message at once if its delivery time is further away than the level's delay.)
 
 Each level's progress is in `config/delayOffset.json`, which is saved twice a second. As in RocketMQ, messages that were
 delivered after the last save are delivered again after a crash. Storing delayed messages: see `send.append`.
@@ -34,17 +34,17 @@ log = logging.getLogger(__name__)
 POLL_MS: Final = 100
 """`DELAY_FOR_A_WHILE`: the interval between rounds, ms."""
 SEEN_PARTS: Final = 64
-"""Maximum notes about the end of a level's queue within the level's delay. A note also covers earlier messages."""
+"""Maximum notes about the end of a level's queue that are made within the level's delay."""
 BATCH: Final = 256
-"""Maximum messages of one level that are delivered in a row; then they become visible and other levels follow."""
+"""Maximum messages of one level that are delivered together, before they become visible and the next level follows."""
 
 
 @define(slots=True, eq=False)
 class _Seen:
     """Notes when a level's messages were first seen.
 
-    Invariant: each note in `notes` has a time, ns, and the queue's end at that time; both values increase from note to
-    note.
+    Invariant: each note in `notes` has a time, ns, and the queue's end at that time. Both values increase from one note
+    to the next.
     """
 
     level_ms: int
@@ -58,7 +58,7 @@ class _Seen:
             self.notes.append((now_ns, end))
 
     def waited_ms(self, now_ns: int, offset: int) -> int:
-        """Returns how long ago a message was first seen, ms; deletes the notes about earlier messages."""
+        """Returns how long ago the message at `offset` was first seen, ms; deletes the notes about earlier messages."""
         self._forget_before(offset)
         return (now_ns - self.notes[0][0]) // 1_000_000 if self.notes else 0
 
@@ -80,7 +80,7 @@ class ScheduleService(ServiceThread):
     """Called at the end of each round, to make the appended messages visible."""
     form: PropertiesForm = FORM_4_9
     levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
-    """The delay of each level; messages of removed levels wait until their level returns."""
+    """The delay of each level. If a level is removed, its messages wait until the level is configured again."""
     _seen: list[_Seen] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -109,7 +109,7 @@ class ScheduleService(ServiceThread):
     def _run_level(self, level: int) -> int:
         """Deliver one level's due messages.
 
-        Returns the ms until the level's next message is due, at most the interval of the rounds.
+        Returns the milliseconds until the level's next message is due, at most the interval between rounds.
         """
         store, queue_id = self.store, level - 1
         end = store.visible_end(SCHEDULE_TOPIC, queue_id)

@@ -1,8 +1,8 @@
 """Delivers 5.x's timed messages from the queue of the topic `rmq_sys_wheel_timer`, and recalls waiting messages (370).
 
-A message is delivered one second after its property `TIMER_OUT_MS`: in the first whole second not before the requested
-time. A recall is stored as a message that waits for the same second. The messages of one second are handled together: a
-recall removes the recalled messages and itself.
+A message is delivered in the first whole second at or after the requested time, which is one second after its property
+`TIMER_OUT_MS`. A recall is stored as a message that waits for the same second. The messages of one second are handled
+together: a recall removes the recalled messages and itself.
 
 Progress is in `config/timerOffset.json`, which is saved twice a second. As in RocketMQ, messages delivered after the
 last save are delivered again after a crash. RocketMQ's files (`timerwheel`, `timerlog`) are not written. Invalid
@@ -70,9 +70,9 @@ log = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
 READ_COUNT: Final = 256
-"""Number of messages read before the thread checks again whether the broker stops."""
+"""Number of messages read before the thread checks again whether it must stop."""
 SHOWN_COUNT: Final = 256
-"""Number of messages delivered before they become visible; a limit, because one second may have a million messages."""
+"""Number of messages delivered before they become visible; one second may have a million messages."""
 
 
 _Entry: TypeAlias = tuple[int, int, int, str]
@@ -111,7 +111,7 @@ class TimerService(ServiceThread):
                 log.exception("messages that wait for a time could not be delivered; trying again")
 
     def run(self) -> None:
-        """Read new messages, and deliver due ones. Raises OSError."""
+        """Read new messages, and deliver the messages that are due. Raises OSError."""
         # Messages that arrive later wait for the next round, so that endless sends do not delay due messages.
         end = self.store.visible_end(TIMER_TOPIC, 0)
         while self._read_some(end):
@@ -143,7 +143,7 @@ class TimerService(ServiceThread):
         return stop < end
 
     def _due_at(self, offset: int) -> tuple[int | None, str]:
-        """Returns a message's delivery time and target topic; the time is None if the message has no delivery time."""
+        """Returns a message's delivery time and target topic; the time is None if the message is not timed."""
         record = self._record(offset)
         properties = {} if record is None else _properties(record)
         text = properties.get(TIMER_OUT_MS, "")
@@ -167,7 +167,7 @@ class TimerService(ServiceThread):
             try:
                 self._deliver(entry, recalled)
             except (TopicLeavingError, OSError, MemoryError) as error:
-                # This message and the later messages are tried again in the next round, but the earlier messages were
+                # This message and later messages are tried again in the next round. The earlier messages are already
                 # delivered.
                 for left in taken[number:]:
                     heapq.heappush(self._due, left)
@@ -179,7 +179,8 @@ class TimerService(ServiceThread):
         while self._pending and self._pending[0] in self._gone:
             self._gone.discard(heapq.heappop(self._pending))
         read = self._read or 0
-        # A message that is read late may be due before delivered messages, so the delivered time must not go back.
+        # A message that is read late may be due before messages already delivered, but the delivered time must not go
+        # back.
         delivered_ms = max(self.offsets.delivered_ms, second_ms)
         if self._due:
             delivered_ms = min(delivered_ms, self._due[0][0] - 1)

@@ -1,16 +1,17 @@
 """Transactions: a producer ends a transaction (37), or the broker asks about a transaction that has not ended (39).
 
-A prepared message waits in the half topic. When its transaction ends, an entry in the op topic records this, with the
-half message's queue offset in the body, so that a RocketMQ broker that opens the store knows which transactions ended.
+A prepared message (also called half message) waits in the half topic. When its transaction ends, an entry in the op
+topic records this, with the half message's queue offset in the body, so that a RocketMQ broker that opens the store
+knows which transactions ended.
 
-Once per minute, the checks continue through the half topic and skip messages that an op entry ends. A message older
-than the time limit is appended to the half topic again, with its number of checks, and a producer of its group is
-asked; the producer's answer is a 37 about that copy. After fifteen checks, or when the log is about to delete the
-message, it goes to `TRANS_CHECK_MAX_TIME_TOPIC`. Progress is stored as two offsets of the group `CID_RMQ_SYS_TRANS`, so
-RocketMQ can continue with the same store.
+Once per minute, the checks continue through the half topic and skip messages whose end an op entry records. If a
+message is older than the time limit, it is appended to the half topic again with its number of checks, and a producer
+of its group is asked about it. The producer's answer (code 37) refers to the appended copy. After fifteen checks, or
+when the log is about to delete the message, it goes to `TRANS_CHECK_MAX_TIME_TOPIC`. Progress is stored as two offsets
+of the group `CID_RMQ_SYS_TRANS`, so RocketMQ can continue with the same store.
 
-As in RocketMQ, a 37 that arrives after a check may commit its message a second time. `CHECK_IMMUNITY_TIME_IN_SECONDS`
-has no effect: docs/broker.md.
+As in RocketMQ, a code 37 that arrives after a check may commit its message a second time. The property
+`CHECK_IMMUNITY_TIME_IN_SECONDS` has no effect: see docs/broker.md.
 
 Source: `EndTransactionProcessor.java`, `TransactionalMessageBridge.java`, `TransactionalMessageServiceImpl.check`,
 `AbstractTransactionalMessageCheckListener.sendCheckMessage`, `MessageDecoder.encode` 4.9.7.
@@ -63,7 +64,7 @@ UNDECIDED: Final = 0
 COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT.value
 ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
 COMMITTED_COUNT_MAX: Final = 10_000
-"""Maximum remembered commits. A second commit of a remembered or an older message counts as a copy (`may_copy`)."""
+"""Maximum remembered commits. Another commit of a remembered or an older message counts as a copy (`may_copy`)."""
 
 
 @define(slots=True, eq=False)
@@ -111,14 +112,14 @@ class EndTransactionProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _note_commit(self, physical_offset: int) -> None:
-        """Remember a commit. If too many are remembered, forget the older half."""
+        """Remember a commit. If there are too many remembered commits, forget the older half."""
         self._committed.add(physical_offset)
         if len(self._committed) > COMMITTED_COUNT_MAX:
             newer = sorted(self._committed)[COMMITTED_COUNT_MAX // 2 :]
             self._committed, self._remembered = set(newer), newer[0]
 
     def _timed(self, message: MessageToStore) -> MessageToStore:
-        """Returns a message with a delivery time as a waiting message, and any other message unchanged.
+        """Returns a message with a delivery time in the form in which it waits, and any other message unchanged.
 
         Raises SendRefusedError if the delivery time is invalid.
         """
@@ -157,7 +158,7 @@ log = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 LOOKS_MAX: Final = 10_000
-"""Maximum half messages visited in one round. If more messages wait, the next round follows at once."""
+"""Maximum half messages visited in one round. If further messages wait, the next round follows at once."""
 HOUR_MS: Final = 3_600_000
 
 
@@ -165,7 +166,7 @@ class ProducerOf(Protocol):
     """Finds a connection of a producer group that can be asked about a prepared message."""
 
     def __call__(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
-        """Returns the group's next connection, or with `sender_first` the sender's; None if it has no connection."""
+        """Returns the group's next connection, or with `sender_first` the sender's; None if there is no connection."""
         ...
 
 
@@ -174,7 +175,7 @@ class TransactionChecks:
     """Checks the half topic in rounds; one thread calls `run_if_due`."""
 
     ends: EndTransactionProcessor
-    """Serves the producers' answers. The checks use its store and clock."""
+    """Serves the producers' answers. The checks use the same store and clock."""
     config: BrokerConfig
     reserved_hours: int
     """Age in hours at which a message is given up, because the log may delete it (`fileReservedTime`)."""
@@ -191,7 +192,10 @@ class TransactionChecks:
         return self.ends.runtime.monotonic_ns() + self.config.transaction_check_interval_ms * 1_000_000
 
     def run_if_due(self) -> None:
-        """Do a round if it is due, but never on a slave. The appended messages are not yet visible on return."""
+        """Do a round if it is due and the broker is not a slave.
+
+        The messages that a round appends are not yet visible on return.
+        """
         now_ns = self.ends.runtime.monotonic_ns()
         if now_ns < self._due_ns or self.config.role == "SLAVE":
             return
@@ -205,12 +209,12 @@ class TransactionChecks:
         outbox.flush()
 
     def run(self, outbox: Outbox) -> bool:
-        """Do one round; returns whether more work waits. An append may raise; the work before it stays done."""
+        """Do one round; returns whether more work waits. If an append raises, the work before it stays done."""
         first, end = self._standing(HALF_TOPIC)
         if first == end:
             return False
         op_first, op_end = self._standing(OP_TOPIC)
-        # All entries of the op topic are read, because the last entry may end the first message.
+        # All entries of the op topic are read, because the last entry may record the end of the first message.
         ended = self._ended(op_first, op_end)
         halves = frozenset(ended.values())
         at = first
@@ -239,7 +243,7 @@ class TransactionChecks:
             self.offsets.commit(topic, GROUP, 0, offset)
 
     def _ended(self, first: int, end: int) -> dict[int, int]:
-        """Returns, for each offset of the op topic, the offset of the half message that its entry ends, or -1."""
+        """Returns, for each offset of the op topic, the offset of the half message that the entry ends, or -1."""
         found = {}
         for offset in range(first, end):
             unit = self.ends.store.unit(OP_TOPIC, 0, offset)
@@ -249,7 +253,7 @@ class TransactionChecks:
         return found
 
     def _look(self, offset: int, outbox: Outbox) -> bool:
-        """Check or give up one half message; returns false if it and all later messages are too young.
+        """Check or give up one half message; returns false if this message and all later messages are too young.
 
         A message that cannot be checked because of its properties must not block the other messages.
         """
@@ -310,7 +314,7 @@ class TransactionChecks:
         The body is the message with its original topic.
         """
         group = properties.get(PRODUCER_GROUP, "")
-        # Every other check goes to the message's sender, however many other producers join its group.
+        # Every other check goes to the message's sender, however many other producers have joined the sender's group.
         channel = self.producer_of(group, half, sender_first=int(properties[CHECK_TIMES]) % 2 == 1)
         if channel is None:
             log.info(

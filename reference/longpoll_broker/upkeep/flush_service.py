@@ -71,8 +71,7 @@ QUEUES_EVERY: Final = 20
 """Number of rounds between flushes of consume queues and checkpoint (10 s, as RocketMQ's thorough flush)."""
 
 QUEUES_SIZE: Final = 32 * MIB
-"""Bytes of new log after which queues are flushed early, because recovery must read the whole log after the checkpoint.
-"""
+"""Bytes of new log after which queues are flushed early, because recovery must read the log after the checkpoint."""
 INDEX_COUNT: Final = 256
 """Number of messages indexed before the thread checks again whether it must stop."""
 

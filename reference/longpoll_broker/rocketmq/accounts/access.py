@@ -141,8 +141,8 @@ ADMIN_CODES: Final = frozenset(
 """Request codes for administrators only.
 
 These requests create and delete topics and groups, change settings and accounts, read whole tables, let a member
-consume a message, or report living brokers. 4.9.7 accepts codes 50 to 54, and also 21, 26, 43, 45 and 309, with any
-valid signature, so any account can become administrator there."""
+consume a message, or report living brokers. 4.9.7 accepts codes 50 to 54 (accounts), and also 21, 26, 43, 45 and 309,
+with any valid signature, so there any account can make itself an administrator."""
 NAME_SERVER_ADMIN_CODES: Final = frozenset({100, 102, 103, 104, 205, 216, 318, 322, 327})
 """Request codes that a name server with accounts accepts only from administrators, because they change its data.
 
@@ -221,8 +221,8 @@ def problem(
 ) -> str | None:
     """Returns why a request is refused, in RocketMQ's words, or None if it is accepted.
 
-    If needed, this function calls `signed`, which returns the valid signature for a secret, and `wanted`, which returns
-    the request's topics and groups.
+    `signed` returns the valid signature for a secret, and `wanted` returns the request's topics and groups; both
+    functions are called only if needed.
     """
     if any(match(claim.address) for match in rules.white):
         return None
@@ -240,7 +240,7 @@ def problem(
 
 
 def may_use(rules: Rules, address: str, access_key: str, wanted: Wanted) -> bool:
-    """Whether a peer whose earlier request was signed by this account still has these rights."""
+    """Whether a peer still has these rights, given the account that signed one of its earlier requests."""
     if any(match(address) for match in rules.white):
         return True
     account = rules.accounts.get(access_key)
@@ -263,8 +263,8 @@ def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
         if owned & Right.DENY or not owned & needed:
             return f"No default permission for {_described(resource)}"
     for resource in wanted.producer_groups:
-        # Default rights concern consumers, so a producer needs no right to its group unless the account lists the
-        # group.
+        # An account's default rights to groups apply only to consumers, so a producer needs no right to its group
+        # unless the account lists the group.
         if account.rights.get(resource, Right.PUB) & Right.DENY:
             return f"No default permission for {_described(resource)}"
     return None

@@ -67,8 +67,7 @@ _MAP: Final = "tag:yaml.org,2002:map"
 # messages and its treatment of unusual letters differ from those of the Python loader.
 _QUICK_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FLAT_SIZE_MAX: Final = 1_000
-"""The C loader is used only if no line of the file has more bytes than this, and the file no more brackets than this.
-"""
+"""The C loader reads only files that have at most this many bytes per line and at most this many brackets in total."""
 _QUICK_DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 Value = str | bool | list[str]
@@ -110,7 +109,7 @@ class AccountFile:
         return written.encode()
 
     def _written(self, *, as_it_is: bool) -> str:
-        """Serialise the file; `as_it_is` says whether non-ASCII letters are written unchanged or escaped."""
+        """Serialise the file; `as_it_is` says whether non-ASCII letters stay unchanged instead of being escaped."""
         with contextlib.suppress(yaml.YAMLError, UnicodeError):
             written = yaml.serialize(self.root, Dumper=_QUICK_DUMPER, allow_unicode=as_it_is)
             if isinstance(written, str) and written.isascii():
@@ -151,7 +150,7 @@ class AccountFile:
 
     @property
     def version(self) -> tuple[int, int] | None:
-        """Returns the number of changes and the time of the last one in ms since 1970; None without a version."""
+        """Returns the number of changes and the time of the last change, ms since 1970; None without a version."""
         versions = _get(self.root, VERSION)
         if not isinstance(versions, SequenceNode) or not versions.value:
             return None
@@ -181,7 +180,7 @@ class AccountFile:
 
 
 def _compose(content: bytes) -> Node | None:
-    # The C loader does not limit recursion, so thousands of nested lists would crash the process.
+    # The C loader does not limit recursion, so thousands of nested lists would crash the process in it.
     longest = max(map(len, content.splitlines()), default=0)
     if longest <= FLAT_SIZE_MAX and content.count(b"[") + content.count(b"{") <= FLAT_SIZE_MAX:
         with contextlib.suppress(yaml.YAMLError):
@@ -217,7 +216,7 @@ def _node(value: Value) -> Node:
 
 
 def _get(mapping: MappingNode, name: str) -> Node | None:
-    """Returns the value of a key; if the key occurs several times, the last value, as a YAML loader does."""
+    """Returns the value of a key. If the key occurs several times, returns the last value, as a YAML loader does."""
     found: Node | None = None
     for key, value in mapping.value:
         if _text_of(key) == name:
@@ -242,7 +241,7 @@ def _is_null(node: Node) -> bool:
 
 
 def _lay_out(node: Node, done: set[int]) -> None:
-    """Reset a node's layout, so that all values are written in the same style; visits shared nodes once."""
+    """Reset a node's layout, so that all values are written in the same style; handles each shared node once."""
     if id(node) in done:
         return
     done.add(id(node))
@@ -389,7 +388,7 @@ class AccessControl:
         return may_use(self._rules, pull.channel.peer_host[0], pull.channel.account, wanted)
 
     def _look(self) -> None:
-        """Read the file if it has changed. The file is checked at most twice a second."""
+        """Read the file again if it has changed; checks the file at most twice a second."""
         now_ns = self.runtime.monotonic_ns()
         if now_ns < self._look_ns:
             return

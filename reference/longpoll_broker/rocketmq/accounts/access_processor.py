@@ -52,7 +52,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 50: create or change an account; answers 209 if the file cannot contain it."""
+        """Code 50: create or change an account; answers with code 209 if the file cannot contain the account."""
         header = CreateAccessConfigRequestHeader.decode(command.ext_fields)
         if len(header.access_key) < KEY_SIZE_MIN or len(header.secret_key or "") < KEY_SIZE_MIN:
             told = f"The accessKey={header.access_key[:64]} and its secretKey must be longer than {KEY_SIZE_MIN - 1}"
@@ -77,7 +77,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.DELETE_ACL_CONFIG)
     def delete_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 51: remove an account; answers 210 if it does not exist."""
+        """Code 51: remove an account; answers with code 210 if the account does not exist."""
         key = DeleteAccessConfigRequestHeader.decode(command.ext_fields).access_key
         told = f"The accesskey[{key[:64]}] corresponding to accessConfig has been deleted failed."
         code = AccountsResponseCode.DELETE_ACL_CONFIG_FAILED
@@ -85,7 +85,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
     def put_white_addresses(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 53: set the global allow-list; answers 211 if it is invalid or for another file."""
+        """Code 53: set the global allow-list; answers with code 211 if the list is invalid or for another file."""
         header = UpdateGlobalWhiteAddrsConfigRequestHeader.decode(command.ext_fields)
         code = AccountsResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
         if header.acl_file_full_path not in {None, "", self.access.path}:
@@ -114,7 +114,7 @@ class AccessProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=self.access.listed().encode())
 
     def _change(self, channel: Channel, command: Command, edit: Edit, code: int, missing: str) -> Parts:
-        """Change the file, or answer with `code` and a reason: `missing` if `edit` finds nothing to change."""
+        """Change the file, or answer with `code` and a reason, which is `missing` if `edit` changes nothing."""
         try:
             done = self.access.change(edit)
         except (ConfigError, OSError) as error:
@@ -132,7 +132,7 @@ class AccessProcessor(Serving):
 
 
 def _split(text: str | None) -> list[str] | None:
-    """Split a text as Java's `String.split` does: trailing empty parts are dropped, except a single one."""
+    """Split a text as Java's `String.split` does: drop trailing empty parts, but keep the first part."""
     if text is None:
         return None
     parts = text.split(",")

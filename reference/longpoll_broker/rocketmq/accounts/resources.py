@@ -1,7 +1,8 @@
 """The topics and groups that each request uses: one entry per code that the broker serves.
 
-If a request names a message by its log offset (33, 36, 37), it uses the topic to which the message was sent, even while
-the message is delayed or prepared. `model_tests/service/test_resources.py` fails for a served code without an entry.
+If a request names a message by its log offset (codes 33, 36 and 37), the request uses the topic to which the message
+was sent, even while the message is delayed or prepared. `model_tests/service/test_resources.py` fails if a served code
+has no entry.
 
 Decisions: see `rocketmq.accounts.access`. Source: `PlainAccessValidator.parse` of 4.9.7, which covers only 10, 11, 12,
 15, 34, 35, 36, 38 and 310.
@@ -90,7 +91,7 @@ def _view(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
 
 
 def _send_back(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
-    """Code 36 needs the right to the group and to the message's topic, because the group would read the message."""
+    """Code 36 needs rights to the group and to the message's topic, because the group would then read the message."""
     header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
     wanted.group(header.group)
     _add_place(wanted, header.offset, record_at, Right.SUB)
@@ -102,10 +103,10 @@ def _end(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
 
 
 def _add_place(wanted: Wanted, offset: int, record_at: RecordAt, right: Right) -> None:
-    """Add the topic of the message at a log offset; raises HeaderError if no producer's message is there.
+    """Add the topic of the message at a log offset; raises HeaderError if no producer's message is at this offset.
 
-    A message body may imitate a record whose properties span messages of other topics, because only bodies have a
-    checksum. But the magic number of a record in that span is never valid UTF-8.
+    Only bodies have a checksum, so a message body may imitate a record whose properties extend over messages of other
+    topics. Such properties contain the magic number of a record, which is never valid UTF-8.
     """
     record = record_at(offset)
     if record is not None:
@@ -117,7 +118,7 @@ def _add_place(wanted: Wanted, offset: int, record_at: RecordAt, right: Right) -
 
 
 def add_record(wanted: Wanted, record: Record | None, right: Right) -> None:
-    """Add a message's original topic, and for dead letters and retries also the group."""
+    """Add a message's original topic; for a dead letter or a retry also add its group."""
     if record is None:
         return
     name = record.topic

@@ -1,7 +1,7 @@
 """Forwards requests to clients: for a client's state, for offsets and for consuming one message; also forwards replies.
 
-Codes 307 (state) and 309 (consume a message) are forwarded unchanged. 222 (reset offsets) becomes 220, 223 (query
-offsets) becomes 221, and the replies 324 and 325 become 326.
+Codes 307 (state) and 309 (consume a message) are forwarded unchanged. Code 222 (reset offsets) is forwarded as 220,
+code 223 (query offsets) as 221, and the replies 324 and 325 as 326.
 
 The client sends its answer to 221, 307, 309 or 326 to the broker, and the broker answers the requester. If the client
 has disconnected, or does not answer within 10 s, the requester gets an error code. The offsets of a group's members
@@ -63,11 +63,11 @@ log = logging.getLogger(__name__)
 CALL_MS_MAX: Final = 10_000
 """Time limit for the answer of one member, ms (`Broker2Client.callClient`)."""
 STATUS_MS_MAX: Final = 5_000
-"""Time limit for all members' offsets together, ms. RocketMQ (`Broker2Client.getConsumeStatus`) asks one by one."""
+"""Time limit for all members' offsets together, ms; RocketMQ (`Broker2Client.getConsumeStatus`) has one per member."""
 STATUS_SIZE_MAX: Final = 256 * KIB
 """Maximum bytes of all members' offsets together."""
 CALL_COUNT_MAX: Final = 1000
-"""Maximum requests that wait for members; a request beyond this limit is answered with code 2."""
+"""Maximum requests that wait for members; a request beyond this limit is answered with SYSTEM_BUSY (2)."""
 RESET_COUNT: Final = 50
 """Number of queues per turn in which the offset for a given time is searched."""
 NO_OFFSET: Final = -1
@@ -102,7 +102,7 @@ class _Waiting:
 
 @frozen
 class _WaitingReply(_Waiting):
-    """The sender of a reply, which waits for the delivery; `member` is the receiver's client id."""
+    """The sender of a reply, which waits until the reply is delivered; `member` is the receiver's client id."""
 
     queue_id: int
 
@@ -160,15 +160,15 @@ class _Gathering:
             told = f"the members say {self.size} bytes, over the limit of {STATUS_SIZE_MAX}: ask one by its clientAddr"
             return answer(asked, ResponseCode.SYSTEM_ERROR, told)
         table = {client_id: encode_by_queue(offsets) for client_id, offsets in self.told.items()}
-        # RocketMQ's answer also has the field `messageQueueTable`, the table that 221 returns; here this table is
-        # empty.
+        # RocketMQ's answer to 223 also has the field `messageQueueTable` of a member's answer to 221; here this table
+        # is empty.
         body = {"consumerTable": table, "messageQueueTable": {}}
         return answer(asked, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
 
 
 @frozen
 class _WaitingStatus(_Waiting):
-    """A requester that waits for the offsets of several members; `member` is the client id of one of them."""
+    """A requester that waits for the offsets of several members; `member` is the client id of one such member."""
 
     gathering: _Gathering
 
@@ -206,9 +206,9 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Code 307: ask a member for its state and return it.
+        """Code 307: ask a member for its state and return the state.
 
-        Answers 1 if the member is not connected, and 207 if it does not answer in time.
+        Answers with code 1 if the member is not connected, and with 207 if it does not answer in time.
         """
         header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
         asked = _request(command.code, header.encode(), flag=command.flag)
@@ -216,7 +216,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Code 309: let a member consume one message; answers 1 if the member or the message does not exist."""
+        """Code 309: let a member consume one message; answers with code 1 if member or message does not exist."""
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext_fields)
         _host, _port, physical_offset = message_id_position(header.msg_id)
         record = self.store.record_at(physical_offset) if physical_offset >= 0 else None
@@ -230,11 +230,11 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 222: reset a group's members to the offsets for a time (220); answers 206 if the group has no members.
+        """Code 222: reset a group's offsets to those of a time, by a request to its members (220).
 
         Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, a request with
-        `queueId` resets only that queue, to `offset` if given; if the group has no members, the broker stores the
-        offset itself.
+        `queueId` resets only that queue, to `offset` if it is given. Then the broker stores the offset itself if the
+        group has no members. Any other request for a group without members is answered with code 206.
         """
         # The body is not needed later, and must not be kept because it refers to the receive buffer.
         command = structs.replace(command, body=EMPTY)
@@ -276,7 +276,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, asker: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 223: return the offsets of one or all members of a group (221); answers 1 if none is connected."""
+        """Code 223: ask one or all members of a group for their offsets (221); answers with 1 if none is connected."""
         command = structs.replace(command, body=EMPTY)
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         wanted = (header.client_addr or "").strip()
@@ -309,9 +309,9 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Codes 324 and 325: deliver a reply to the client that sent the request, by client id.
+        """Codes 324 and 325: deliver a reply to the client whose request it answers, by client id.
 
-        Answers 1 if that client is not connected.
+        Answers with code 1 if that client is not connected.
         """
         is_long = command.code == RequestCode.SEND_REPLY_MESSAGE
         kind = SendMessageRequestHeader if is_long else SendMessageRequestHeaderV2
@@ -398,7 +398,7 @@ class ClientCalls(Serving):
         member: tuple[str, str],
         record: Record | None = None,
     ) -> Parts | None:
-        """Send a request to a member, by group and client id; returns None, or the refusal.
+        """Send a request to a member, given by group and client id; returns None, or the refusal if this is impossible.
 
         If the request carries `record` and the member may not read that message, the member counts as not connected.
         """
@@ -414,7 +414,7 @@ class ClientCalls(Serving):
         return answer(command, ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
 
     def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
-        """Send a request to a client's connection; returns None, or the refusal."""
+        """Send a request to a client's connection; returns None, or the refusal if too many requests wait."""
         opaque = self._opaque()
         # Fields and body are not needed for the answer, and the fields may have a megabyte.
         waiting = evolve(waiting, asked=structs.replace(waiting.asked, ext_fields=None, body=EMPTY))
@@ -438,7 +438,7 @@ class ClientCalls(Serving):
     def _reset_all(
         self, header: ResetOffsetRequestHeader, queue_ids: Iterable[int]
     ) -> Generator[None, None, dict[MessageQueue, int] | str]:
-        """Returns the queues' offsets after a reset, or why a queue cannot be reset."""
+        """Returns the queues' offsets after a reset, or a text that says why a queue cannot be reset."""
         table: dict[MessageQueue, int] = {}
         for number, queue_id in enumerate(queue_ids):
             if number and number % RESET_COUNT == 0:

@@ -1,7 +1,7 @@
 """Serves clients that join, leave and list groups (34, 35, 38, 46), and lists connections (203, 204, 328, 345).
 
-When a group changes, its members get a notification (40), so that they rebalance. Transaction checks and replies are
-sent on the connections of producers.
+When a group changes, its members get a notification (NOTIFY_CONSUMER_IDS_CHANGED, 40), so that they rebalance. For
+transaction checks and replies, this module finds the connections of producers.
 
 Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultConsumerIdsChangeListener.java`,
 `ProducerManager.java`, `AdminBrokerProcessor.getConsumerConnectionList` and `getProducerConnectionList` 4.9.
@@ -58,7 +58,7 @@ from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock
 
 LOOKS_MAX: Final = 256
-"""Maximum connections of a group that one search examines."""
+"""Maximum connections of a group that one search for a permitted producer examines."""
 PRODUCER_COUNT_MAX: Final = 100_000
 """Maximum pairs of a producer group and a connection; further pairs are ignored."""
 PART_COUNT: Final = 2_000
@@ -73,8 +73,7 @@ TOLD_PRODUCER_COUNT_MAX: Final = 10_000
 class Producers:
     """The connections of the producers of each group; callers hold a lock.
 
-    Invariant: `_groups`, `_groups_of` and `quota` have the same pairs, without empty entries.
-
+    Invariant: `_groups`, `_groups_of` and `quota` have the same pairs of group and connection, without empty entries.
     `_clients` and `_client_of` map between the connections of `_groups_of` and their last client ids.
     """
 
@@ -84,8 +83,7 @@ class Producers:
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
     _named: dict[str, Hashable] = field(factory=dict, init=False)
-    """The connections of `_groups_of` by their `str`. If two connections have the same `str`, the later connection is
-    kept."""
+    """The connections of `_groups_of` by their `str`; of several with the same `str`, the last connection."""
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
         """Add a producer's connection to a group; does nothing if the quota is used up or a name is too long."""
@@ -136,8 +134,8 @@ class Producers:
     def find(self, client_id: str, may_get: Callable[[Hashable], bool] = lambda _channel: True) -> Hashable | None:
         """Returns the connection on which a client with this id last registered a producer, or None.
 
-        If connections of several accounts use this id, only those of the first permitted account count. A reply (326)
-        goes to a client id, and another account must not be able to redirect it.
+        If connections of several accounts use this id, only those of the first permitted account count, because a reply
+        (326) goes to a client id and another account must not be able to redirect the reply.
         """
         found = None
         for channel in filter(may_get, self._clients.get(client_id, ())):
@@ -160,7 +158,7 @@ class Producers:
     def pick(
         self, group: str, may_ask: Callable[[Hashable], bool] = lambda _channel: True, *, first: str = ""
     ) -> Hashable | None:
-        """Returns one of the group's permitted connections, each in turn; None if the group has no such connection.
+        """Returns a permitted connection of the group, each in turn; None if the group has no such connection.
 
         The connection whose `str` equals `first` is preferred.
         """
@@ -180,7 +178,7 @@ class Producers:
 
 
 NOTICES_MAX: Final = 256
-"""Maximum notifications sent in one pass, which take 2 to 4 ms, because each usually needs one system call."""
+"""Maximum notifications sent in one pass. Each usually needs one system call, so they take 2 to 4 ms."""
 
 
 @define(slots=True, eq=False)
@@ -188,7 +186,7 @@ class MemberNotifications:
     """The members that must be notified because their group changed; callable from the thread of any I/O loop.
 
     Each pass sends up to `NOTICES_MAX` notifications at once, in RocketMQ's order, and the other groups wait for later
-    passes. One notification covers all changes of a waiting group, while RocketMQ sends every change to every member.
+    passes. While a group waits, one notification covers all its changes; RocketMQ sends each change to every member.
 
     Invariant: after a change, every member was notified, or the group is in `_waiting`, or the member is in `_round`,
     which has members of one group only.
@@ -331,7 +329,7 @@ class ClientProcessor(Serving):
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Turns:
         """Code 34: register the client in its groups, and notify members of changed groups.
 
-        Answers 2 if a table is full.
+        Answers with SYSTEM_BUSY (2) if a table is full.
         """
         data = HeartbeatData.decode(command.body)
         self._check_sizes(data)
@@ -403,7 +401,7 @@ class ClientProcessor(Serving):
 
     @contextmanager
     def _noting_refusals(self, full: dict[str, None]) -> Iterator[None]:
-        """Hold `lock`, and add the names of tables that refuse an entry in the `with` block to `full`."""
+        """Hold `lock` during the `with` block, and add the names of tables that refuse an entry in it to `full`."""
         clients = self.clients
         quotas = (
             self.producers.quota,
@@ -417,7 +415,7 @@ class ClientProcessor(Serving):
             full |= {quota.name: None for quota, refused in zip(quotas, before, strict=True) if quota.refused > refused}
 
     def _check_sizes(self, data: HeartbeatData) -> None:
-        """Raise HeaderError if a name is too long, because other members receive it."""
+        """Raise HeaderError if a name in a heartbeat is too long, because other members receive the name."""
         group_max = self.groups.size_max
         names = [("clientID", data.client_id, GROUP_SIZE_MAX)]
         for consumer in data.consumer_data_set:
@@ -426,7 +424,7 @@ class ClientProcessor(Serving):
         check_sizes("HeartbeatData", names)
 
     def _heartbeat_fields(self, data: HeartbeatData, wants_subscriptions: bool) -> dict[str, str] | None:
-        """Returns 5.x's fields: whether heartbeats need subscriptions in general, and whether the next one does."""
+        """Returns 5.x's fields: whether a heartbeat may omit subscriptions, and whether the next one must have them."""
         if not self.traits.heartbeat_fields:
             return None
         changed = wants_subscriptions or not data.heartbeat_fingerprint
@@ -449,7 +447,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def members(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 38: return the client ids of a group; answers 1 if the group has no members."""
+        """Code 38: return the client ids of a group; answers with code 1 if the group has no members."""
         name = GetConsumerListByGroupRequestHeader.decode(command.ext_fields).consumer_group
         with self.lock:
             group = self.clients.group(name)
@@ -466,7 +464,8 @@ class ClientProcessor(Serving):
     def check_config(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """Code 46: check a Java client's filter before the client starts.
 
-        Answers 1 if property filters are off, and 23 if the filter is invalid.
+        Answers with code 1 if property filters are off, and with 23 (SUBSCRIPTION_PARSE_FAILED) if the filter is
+        invalid.
         """
         wanted = CheckClientData.decode(command.body).subscription_data if command.body else None
         if wanted is None or is_tag_type(wanted.expression_type):
@@ -482,7 +481,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 203: return a group's members and subscriptions; answers 206 if the group has no members."""
+        """Code 203: return a group's members and subscriptions; answers with code 206 if the group has no members."""
         name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
         with self.lock:
             group = self.clients.group(name)
@@ -509,7 +508,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 204: return a producer group's members; answers 1 if the group has no members."""
+        """Code 204: return a producer group's members; answers with code 1 if the group has no members."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
         with self.lock:
             members = self.producers.channels(name)
@@ -532,7 +531,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 345: return a group's subscription to a topic; the answer is empty if the group has none."""
+        """Code 345: return a group's subscription to a topic; the answer is empty without such a subscription."""
         header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext_fields)
         with self.lock:
             live = self.clients.group(header.group)
@@ -631,7 +630,7 @@ class ClientProcessor(Serving):
     def producer_with(self, client_id: str, topic: str) -> Channel | None:
         """Returns a connection of a producer with this client id that may get replies, or None.
 
-        The producer needs any right to the topic of the replies.
+        The producer's account needs any right to the topic of the replies.
         """
         known: dict[tuple[str, str], bool] = {}
 

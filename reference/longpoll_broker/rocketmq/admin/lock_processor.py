@@ -1,4 +1,4 @@
-"""Serves 41 and 42, queue locks of orderly consumer groups, and 400, a consumer's assignment of queues.
+"""Serves codes 41 and 42 (queue locks of orderly consumer groups) and 400 (a consumer's assignment of queues).
 
 A lock lasts a minute, and another request renews it. As in 4.9.7, a lock's topic and queue need not exist. Code 400
 assigns all routed queues, including those of other brokers.
@@ -64,7 +64,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int, channel: Hashable = None
     ) -> list[Queue]:
-        """Acquire or renew the locks that are free, expired or the client's; returns the client's queues."""
+        """Lock queues that are free, expired or locked by this client; returns the queues that the client now holds."""
         self._expire(now_ms)
         got: list[Queue] = []
         for queue in queues:
@@ -116,7 +116,7 @@ class LockProcessor(Serving):
 
     @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 41: lock queues; returns the queues that the client now holds; answers 2 if there are too many locks."""
+        """Code 41: lock queues and return the client's queues; answers with SYSTEM_BUSY (2) at the limit of locks."""
         asked = self._read(command)
         got: list[MessageQueue] = []
         refused = 0
@@ -196,7 +196,7 @@ class AssignmentProcessor(Serving):
 
 
 def share_of(queues: list[MessageQueue], clients: list[str], client: str, *, by_circle: bool) -> list[MessageQueue]:
-    """Assign sorted queues to sorted clients; returns the queues of `client`, none if it is not among the clients."""
+    """Assign sorted queues to sorted clients; returns the queues of `client`, or no queue if it is not a member."""
     if client not in clients:
         return []
     number, count = clients.index(client), len(clients)

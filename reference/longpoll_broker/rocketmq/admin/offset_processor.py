@@ -63,7 +63,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 14: return the group's offset. A new group gets 0 if the queue's first message exists, else code 22."""
+        """Code 14: return the group's offset; for a new group, 0 if the queue's first message exists, else code 22."""
         header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
         offset = self.offsets.query(header.topic, header.consumer_group, header.queue_id)
         if offset is None or offset < 0:
@@ -131,7 +131,7 @@ class OffsetProcessor(Serving):
         return self._offset(command, self._by_boundary(topic, queue_id, header.timestamp, upper=upper))
 
     def _by_boundary(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
-        """Returns the offset for a time by 5.x's rule: the first message at or after it, or the last before it.
+        """Returns the offset for a time by 5.x's rule: the first message at or after it, or the last at or before it.
 
         Returns the queue's end if every message is older and `upper` is false. 4.9 uses the nearest message instead
         (`store.selection`). Source: `ConsumeQueue.binarySearchInQueueByTime` 5.x.
@@ -139,7 +139,7 @@ class OffsetProcessor(Serving):
 
         def stored_ms(offset: int) -> int:
             found = self.store.store_ms_of(topic, queue_id, offset)
-            # A removed message is treated as older than all existing messages.
+            # A removed message counts as older than all existing messages.
             return -1 if found is None else found
 
         start = self.store.visible_start(topic, queue_id)
@@ -179,7 +179,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.QUERY_MESSAGE)
     def query_messages(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 12: return the newest messages with a key; answers 22 if no message has the key.
+        """Code 12: return the newest messages with a key; answers with code 22 if no message has the key.
 
         A long search continues in later turns of the connection, and the last turn answers.
         """

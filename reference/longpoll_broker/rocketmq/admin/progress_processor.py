@@ -79,7 +79,7 @@ class ProgressProcessor(Serving):
     def topic_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """Code 202: return each queue's offsets, and the store time of its last message.
 
-        Answers 17 for an unknown topic.
+        Answers with TOPIC_NOT_EXIST (17) for an unknown topic.
         """
         name = GetTopicStatsInfoRequestHeader.decode(command.ext_fields).topic
         topic = self.topics.get(name)
@@ -132,9 +132,9 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 303: return the store time of each queue's first, last and last consumed message.
+        """Code 303: return the store times of each queue's first message, last message and last consumed message.
 
-        Answers 17 for an unknown topic.
+        Answers with TOPIC_NOT_EXIST (17) for an unknown topic.
         """
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
@@ -166,7 +166,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 317: return the answer of code 208 for every known group."""
+        """Code 317: return for every known group what code 208 returns for one group."""
         is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
         found: list[dict[str, list[dict[str, Any]]]] = []
         count = total = inflight = looked = 0
@@ -215,7 +215,7 @@ class ProgressProcessor(Serving):
     def queue_entries(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """Code 321: return entries of a consume queue.
 
-        As in RocketMQ, the answer has code 0 and a remark but no body if the queue has no such entries.
+        If the queue does not have these entries, the answer has code 0 and a remark but no body, as in RocketMQ.
         """
         header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
         name, queue_id = header.topic, header.queue_id

@@ -53,7 +53,7 @@ class RoleProcessor:
     hold_service: HoldService
     broker_name: str
     acting_master: bool
-    """`enableSlaveActingMaster`: without this setting, 5.x ignores which other brokers are alive."""
+    """`enableSlaveActingMaster`: without this setting, 5.x ignores reports of which other brokers are alive."""
     always_notices: bool
     """Whether the policy accepts code 905 even without `enableSlaveActingMaster`; true for `strict`."""
 
@@ -65,7 +65,7 @@ class RoleProcessor:
         return {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.member_changed}
 
     def refusal(self, command: Command) -> Parts | None:
-        """Returns the refusal of a request that a slave must not serve, or None."""
+        """Returns the refusal if the request is one that a slave must not serve, and otherwise None."""
         assert self.role.is_slave
         code = command.code
         if self.traits.rejects_as_slave:

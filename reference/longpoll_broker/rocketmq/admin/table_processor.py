@@ -1,8 +1,8 @@
 """Serves codes 21, 25, 26, 28, 43, 45, 60, 61, 201, 305, 315 and 907: a broker's tables, settings and statistics.
 
-Only settings that can change at run time are accepted (25). Other settings are refused by name, while RocketMQ accepts
+Code 25 accepts only settings that can change at run time. It refuses other settings by name, while RocketMQ accepts
 every setting and reports success. Of the requests that clean up (306, 316, 329), only 329 does any work, because a
-topic's queues are deleted with the topic, and queue files with their part of the log.
+topic's queues are deleted with the topic, and queue files are deleted with their part of the log.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
 `prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`, `viewBrokerStatsData`,
@@ -139,7 +139,7 @@ class TableProcessor(Serving):
     pull_queue: Callable[[], tuple[int, int]]
     """Returns the number of pulls that wait for a thread, and the waiting time of the oldest of these pulls, ms."""
     clean_soon: Callable[[], None]
-    """Lets the next round remove expired log files at any hour (`upkeep.flush_service`)."""
+    """Makes the next round remove expired log files at any hour (`upkeep.flush_service`)."""
     topics: Topics
     groups: Groups
     offsets: Offsets
@@ -151,7 +151,7 @@ class TableProcessor(Serving):
     request_counts: RequestCounts
     traits: Traits = STRICT_TRAITS
     policy_name: str = "strict"
-    """The policy that the broker reports, so that a test kit can choose its checks."""
+    """The policy that the broker reports, from which a test kit chooses its checks."""
     is_slave: bool = False
     _put_rates: Rates = field(factory=Rates, init=False)
     _get_rates: Rates = field(factory=Rates, init=False)
@@ -165,7 +165,7 @@ class TableProcessor(Serving):
     _started_ms: int = field(init=False)
     _day: dt.date = field(init=False)
     _mornings: deque[tuple[int, int]] = field(init=False)
-    """The numbers of messages received and delivered until the start of yesterday, and until the start of today."""
+    """The numbers of messages received and delivered before yesterday began, and before today began."""
 
     def __attrs_post_init__(self) -> None:
         self._started_ms = self.runtime.unix_ms()
@@ -188,23 +188,23 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 21: return every topic with its settings; answers 1 if they are too large for one answer."""
+        """Code 21: return every topic with its settings; answers with code 1 if they do not fit in one answer."""
         empty = TopicTable(data_version=self._version(self.topics))
         return (yield from _table_answer(command, empty, self.topics.by_name.copy()))
 
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 201: return every consumer group and its settings; answers 1 if they are too large for one answer."""
+        """Code 201: return every group with its settings; answers with code 1 if they do not fit in one answer."""
         empty = GroupTable(data_version=self._version(self.groups))
         return (yield from _table_answer(command, empty, self.groups.by_name.copy()))
 
     def _version(self, table: Topics | Groups) -> DataVersion:
-        """Returns a table's version, which is read before the table, so that a later change is noticed."""
+        """Returns a table's version. Read it before the table, so that a later change is noticed."""
         return DataVersion(counter=table.version, timestamp=self._started_ms)
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
     def all_offsets(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 43: return every group's offsets; answers 1 if there are too many offsets for one answer."""
+        """Code 43: return every group's offsets; answers with code 1 if they do not fit in one answer."""
         count = len(self.offsets.by_pair)
         if count > OFFSET_COUNT_MAX:
             told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"
@@ -249,7 +249,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.UPDATE_BROKER_CONFIG)
     def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 25: change all the given settings, or none; answers 1 with the key that cannot change."""
+        """Code 25: change all given settings, or none; answers with code 1 and a key whose value cannot change."""
         wanted = read_settings(bytes(command.body), "UpdateBrokerConfig")
         known = self._settings()
         for key, value in wanted.items():
@@ -302,7 +302,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.VIEW_BROKER_STATS_DATA)
     def statistic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 315: return a statistic of the last minute, hour and day; answers 1 if nothing was counted for its key.
+        """Code 315: return a statistic of the last minute, hour and day; answers with code 1 for an unknown key.
 
         The totals of the broker are stored under one key, the cluster's name.
         """
@@ -324,7 +324,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_COMMITLOG)
     def clean(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Codes 306, 316 and 329: answer success at once; 329 also removes expired log files soon."""
+        """Codes 306, 316 and 329: answer with success at once; code 329 also removes expired log files soon."""
         if command.code == RequestCode.CLEAN_EXPIRED_COMMITLOG:
             self.clean_soon()
         return answer(command, ResponseCode.SUCCESS)
@@ -348,7 +348,7 @@ class TableProcessor(Serving):
         }
 
     def _by_day(self) -> dict[str, int]:
-        """Returns the numbers of received and delivered messages until yesterday's start, today's start, and now."""
+        """Returns the numbers of messages received and delivered before yesterday, before today, and until now."""
         yesterday, today = self._mornings
         moments = {"YesterdayMorning": yesterday, "TodayMorning": today}
         moments["TodayNow"] = (self._sent(), self.statistics.given())

@@ -1,4 +1,4 @@
-"""Changes topics and groups: one (17, 200), a list (18, 225), deletion (215, 207); answers queries (351, 352).
+"""Creates and changes topics (17, 18) and groups (200, 225), deletes them (215, 207), and returns them (351, 352).
 
 A list is created completely or not at all, as far as checks can tell in advance. Deleting a topic removes its queues;
 as in RocketMQ, its messages stay in the log.
@@ -122,7 +122,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Code 215: delete a topic with its queues and offsets; also succeeds for an unknown topic."""
+        """Code 215: delete a topic with its queues and offsets; also answers with success for an unknown topic."""
         name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
         problem = self._name_problem(name, checks_form=self.traits.checks_deleted_names or not name.strip())
         if problem is not None:
@@ -186,7 +186,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.GET_TOPIC_CONFIG)
     def topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 351: return a topic's settings; answers 17 if the topic does not exist."""
+        """Code 351: return a topic's settings; answers with TOPIC_NOT_EXIST (17) for an unknown topic."""
         name = GetTopicConfigRequestHeader.decode(command.ext_fields).topic
         found = self.topics.get(name)
         if found is None:
@@ -196,7 +196,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 352: return a group's settings; creates the group if groups are created on use, else answers 26."""
+        """Code 352: return a group's settings; if groups are not created on use, code 26 for an unknown group."""
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.ext_fields).group
         found = self.groups.find(name, channel)
         if found is None:

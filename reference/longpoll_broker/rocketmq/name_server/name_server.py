@@ -1,12 +1,12 @@
 """A name server for its own broker, if any, and all brokers that register.
 
 Serves 103 to 106, 206 and 322; for administrators 100 to 102, 205, 216, 219, 224, 304, 318, 319 and 327. An unknown
-code is answered with 3, as in 5.x. Under a policy of 4.9, an unknown code gets no answer, so the client waits for its
-timeout. With accounts, only administrators may change the name server's data. Name servers do not know each other.
+code is answered with code 3, as in 5.x. Under a policy of 4.9, an unknown code gets no answer, so the client waits for
+its timeout. With accounts, only administrators may change the name server's data. Name servers do not know each other.
 
-Permissions set by 205 and 327 affect only routes, and last until the broker changes the topic. Settings of tools (100,
-`mqadmin updateKvConfig`, `updateOrderConf`) are lost when the name server stops; RocketMQ saves them in
-`kvConfig.json`.
+Permissions set by 205 and 327 affect only routes, and last until the broker changes the topic. Settings that tools
+store (code 100, `mqadmin updateKvConfig`, `updateOrderConf`) are lost when the name server stops; RocketMQ saves them
+in `kvConfig.json`.
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`, `KVConfigManager.java` 4.9.7.
 """
@@ -77,11 +77,11 @@ from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, PERM_READ_WRITE, 
 from longpoll_protocol.sizes import MIB
 
 SETTINGS_SIZE_MAX: Final = MIB
-"""Maximum characters of all settings together, because any client may create one."""
+"""Maximum characters of all settings together, because any client may create a setting."""
 SETTING_UNIT: Final = 512
 """The size of an ordinary setting in characters, for quotas."""
 SETTING_COST: Final = 100
-"""Number of characters by which each setting counts in addition to its text."""
+"""Number of characters by which each setting counts for the quota in addition to its text."""
 NAME_SIZE_MAX: Final = 255
 """Maximum characters of a namespace, and of a key."""
 VALUE_SIZE_MAX: Final = 4096
@@ -109,7 +109,7 @@ class KvSettings:
     _values: dict[tuple[str, str], str] = field(factory=dict, init=False)
 
     def put(self, namespace: str, key: str, value: str, channel: Hashable = None) -> str | None:
-        """Store a setting; returns why it cannot be stored, or None."""
+        """Store a setting; returns a text that says why the setting cannot be stored, or None."""
         if max(len(namespace), len(key)) > NAME_SIZE_MAX:
             return f"the namespace or the key is longer than {NAME_SIZE_MAX} characters"
         if len(value) > VALUE_SIZE_MAX:
@@ -207,7 +207,7 @@ class NameServer(Serving):
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """Code 105: return the queues of a topic and their brokers.
 
-        Answers 17 if no broker serves the topic, or if the request does not name a topic.
+        Answers with code 17 if no broker serves the topic, or if the request does not name a topic.
         """
         fields = command.ext_fields or {}
         if "topic" not in fields:
@@ -224,7 +224,7 @@ class NameServer(Serving):
         addresses = self.routes.addresses_by_name()
         for broker, topic in self.routes.with_topic(name):
             if own is not None and broker.name == own.config.broker_name:
-                # The registered broker is a slave or the master of the broker in this process, so its queues are
+                # The registered broker is the slave or the master of the broker in this process, so its queues are
                 # already in the list.
                 continue
             brokers.append(self._broker(broker.cluster, broker.name, addresses[broker.name]))
@@ -274,7 +274,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.REGISTER_BROKER)
     def register(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 103: register another broker with its address and topics; answers 1 if the broker is refused."""
+        """Code 103: register another broker with its address and topics; answers with code 1 if it is refused."""
         header = RegisterBrokerRequestHeader.decode(command.ext_fields)
         problem = self._register_problem(header, command)
         if problem is not None:
@@ -310,7 +310,7 @@ class NameServer(Serving):
         return answer(command, ResponseCode.SUCCESS, None, told.encode())
 
     def _master_of(self, slave: RegisteredBroker) -> RegisterBrokerResponseHeader:
-        """Returns the addresses of a slave's master, if known: the broker in this process, or a registered one."""
+        """Returns the addresses of a slave's master, which may be the broker in this process, or empty addresses."""
         own = self.own
         if own is not None and (own.config.broker_name, own.config.broker_id) == (slave.name, MASTER_ID):
             return RegisterBrokerResponseHeader(master_addr=own.address)
@@ -329,7 +329,7 @@ class NameServer(Serving):
     def data_version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """Code 322: return whether a broker must register again because its topics changed.
 
-        The request also shows that the broker is alive.
+        The name server also takes the request as a sign that the broker is alive.
         """
         header = QueryDataVersionRequestHeader.decode(command.ext_fields)
         told = DataVersion.decode(command.body) if command.body else DataVersion()
@@ -400,14 +400,14 @@ class NameServer(Serving):
 
     @serves(RequestCode.PUT_KV_CONFIG)
     def put_setting(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 100: store a setting; answers 1 if it is too long or there are too many settings."""
+        """Code 100: store a setting; answers with code 1 if it is too long or there are too many settings."""
         header = PutKVConfigRequestHeader.decode(command.ext_fields)
         problem = self.settings.put(header.namespace, header.key, header.value, channel)
         return answer(command, ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR, problem)
 
     @serves(RequestCode.GET_KV_CONFIG)
     def setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 101: return a setting; answers 22 if it does not exist."""
+        """Code 101: return a setting; answers with code 22 if the setting does not exist."""
         header = GetKVConfigRequestHeader.decode(command.ext_fields)
         value = self.settings.get(header.namespace, header.key)
         if value is None:
@@ -424,7 +424,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
     def settings_of_namespace(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 219: return all settings of a namespace; answers 22 if the namespace has no settings."""
+        """Code 219: return all settings of a namespace; answers with code 22 if the namespace has no settings."""
         namespace = GetKVListByNamespaceRequestHeader.decode(command.ext_fields).namespace
         found = self.settings.of(namespace)
         if not found:
@@ -434,7 +434,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 205: remove a broker's write permission from routes; reports 0 topics for an unknown broker."""
+        """Code 205: remove a broker's write permission from routes; returns 0 topics for an unknown broker."""
         name = WipeWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
         count = yield from self._permit(name, lambda permission: permission & ~PERM_WRITE)
         fields = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).encode()
@@ -442,7 +442,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def add_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 327: make the broker's topics readable and writable in routes."""
+        """Code 327: make a broker's topics readable and writable in routes."""
         name = AddWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
         count = yield from self._permit(name, lambda _permission: PERM_READ_WRITE)
         fields = AddWritePermOfBrokerResponseHeader(add_topic_count=count).encode()
@@ -450,7 +450,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 216: remove a topic's routes. Under `strict`, only 215 removes routes to the process's own broker."""
+        """Code 216: remove a topic's routes. Under `strict`, routes to the process's own broker stay until code 215."""
         header = DeleteTopicFromNamesrvRequestHeader.decode(command.ext_fields)
         cluster = header.cluster_name or None
         self.routes.forget_topic(header.topic, cluster)
@@ -469,7 +469,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 304: return the names of clusters and brokers, which are topics too.
+        """Code 304: return the names of clusters and brokers, because these names are also topics.
 
         The answer also has a broker's address, from which the client gets the other system topics.
         """
@@ -490,9 +490,9 @@ class NameServer(Serving):
 
     @serves(RequestCode.UPDATE_NAMESRV_CONFIG)
     def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 318: refuse a change of settings with code 1 and the setting's key.
+        """Code 318: refuse a change of settings with code 1 and the key of a setting.
 
-        Answers 0 if all settings have the requested values already.
+        Answers with code 0 if all settings have the requested values already.
         """
         for key, value in read_settings(bytes(command.body), "UpdateNamesrvConfig").items():
             if SETTINGS.get(key) != value:
@@ -501,7 +501,7 @@ class NameServer(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _permit(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
-        """Set the permission of a broker's topics in routes; yields between turns, returns the number of topics."""
+        """Set the permission of a broker's topics in routes; yields between turns and returns the number of topics."""
         given = {}
         for number, topic in enumerate(self._topics_of(broker_name)):
             if number and number % TURN_COUNT == 0:
@@ -542,10 +542,10 @@ def _table(command: Command) -> _Topics:
 
 
 def _whole_version(known: RegisteredBroker | None, broker_name: str, table: _Topics) -> Version | None:
-    """Returns the version of a broker's whole table after a registration; None if parts may be missing.
+    """Returns the version of a broker's topic table up to which no change is missing after a registration, or None.
 
-    A registration is complete if it has a topic that every broker has. A registration of a single change has the whole
-    table's version too; nothing is missing only if it is the change after the last known version.
+    A registration is complete if it has a topic that every broker has. A registration of a single change also carries
+    the whole table's version. That version counts only if the change directly follows the last known version.
     """
     version = table.data_version.as_pair()
     if not {*SYSTEM_TOPICS, broker_name}.isdisjoint(table.topic_config_table):
@@ -562,9 +562,10 @@ def _check_count(count: int) -> None:
 
 
 def topic_names(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
-    """Returns the names of the own and other brokers' topics, `TURN_COUNT` per turn, up to the size of an answer.
+    """Returns the names of the topics of this process's broker and of other brokers, up to the size of an answer.
 
-    As in RocketMQ, the names are unordered, because sorting would take longer than the rest of the work.
+    Each turn adds `TURN_COUNT` names. As in RocketMQ, the names are unordered, because sorting would take longer than
+    the rest of the work.
     """
     names: dict[str, None] = {}
     size = 0

@@ -1,7 +1,7 @@
 """Sends requests to a name server, one at a time on one connection.
 
 After a failure, the next request connects again. If an account is set, every request is signed. A name server with
-accounts refuses unsigned requests unless this address is allow-listed. Requests: see `registrar`.
+accounts refuses unsigned requests unless the sender's address is allow-listed. Requests: see `registrar`.
 
 Source: `BrokerOuterAPI.java` 4.9.7, `newAclRPCHook` 5.5.
 """
@@ -37,7 +37,7 @@ class PeerClient:
     runtime: Runtime
     address: Address
     access_key: str = ""
-    """The account that signs the requests; empty if they are not signed."""
+    """The account that signs the requests; empty if the requests are not signed."""
     secret_key: str = field(default="", repr=False)
     _poller: Poller = field(init=False)
     _socket: Socket | None = field(default=None, init=False)

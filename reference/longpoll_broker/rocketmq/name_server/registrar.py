@@ -1,8 +1,9 @@
 """Registers this broker at name servers: every 30 seconds, and at once when its topics change.
 
 As in RocketMQ, a change of topics is answered when the name servers know the change, so that a client that then asks
-for a new topic's route finds it. Name servers that refused the last registration are not waited for. RocketMQ waits on
-the serving thread; here each name server has a thread, so a slow name server does not delay the others.
+for a new topic's route finds the route. The answer does not wait for a name server that refused the last registration.
+RocketMQ waits on the serving thread; here each name server has a thread, so a slow name server does not delay the
+others.
 
 Connections stay open, because a name server removes a broker whose connection closes. For the name server's side see
 `rocketmq.name_server.name_server`.
@@ -47,7 +48,7 @@ WAITING_COUNT_MAX: Final = 10_000
 """Maximum answers that wait for name servers; above this limit, answers are sent without waiting."""
 
 OnRegistered = Callable[[Outbox], None]
-"""Called when the name servers know a change, or when the change cannot wait for the name servers."""
+"""Called when the name servers know a change, or at once if the change cannot wait for the name servers."""
 
 
 @define(slots=True, eq=False)
@@ -83,7 +84,7 @@ class _NameServerThread(ServiceThread):
     _asking: PeerClient = field(init=False)
     _due: Event = field(init=False)
     _takes: bool = field(default=True, init=False)
-    """Whether changes wait for this name server; false after a failed registration."""
+    """Whether answers to changes wait for this name server; false after a failed registration."""
     _version: int = field(default=-1, init=False)
     """The version of the topic table that the name server knows."""
     _waiting: list[_Countdown] = field(factory=list, init=False)
@@ -162,7 +163,7 @@ class _NameServerThread(ServiceThread):
             ha_server_addr="",
             broker_id=config.broker_id,
         )
-        # The version is read before the topics, so that a topic added in between is sent again next time.
+        # The version is read before the topics, so that a topic added between these reads is sent again next time.
         version = topics.version
         body = RegisterBody(
             topic_config_serialize_wrapper=TopicTable(
@@ -196,7 +197,7 @@ class Registrar:
     address: str
     """The HOST:PORT at which clients reach the broker."""
     started_ms: int
-    """Start time of the topic table's version counter."""
+    """The time when the topic table's version counter began, ms."""
     lock: Lock = field(init=False)
     """Protects the data that the threads of name servers and clients share."""
     _threads: tuple[_NameServerThread, ...] = field(init=False)
@@ -229,9 +230,9 @@ class Registrar:
             thread.wake()
 
     def when_registered(self, on_registered: OnRegistered, outbox: Outbox) -> None:
-        """Call `on_registered` when the name servers know the current topics, at once if they already do.
+        """Call `on_registered` when the name servers know the current topics, at once if they already know them.
 
-        A name server that refused the last registration is not waited for.
+        This method does not wait for a name server that refused the last registration.
         """
         # This method holds one count itself, so that the countdown cannot end before all name servers were asked.
         countdown = _Countdown(self.lock, on_registered, self.topics.version, 1)

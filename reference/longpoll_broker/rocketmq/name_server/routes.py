@@ -1,8 +1,8 @@
-"""The topics in a name server's routes: those of registered brokers, and of the broker in its process.
+"""The topics in a name server's routes: those of registered brokers, and those of the broker in the same process.
 
-RocketMQ's name server is not notified of deleted topics, so their routes stay until 216 removes them. If 216 removes an
-existing topic, its route returns when the topic changes, or when the broker creates a topic itself and registers all
-topics. The configuration of ordered topics is not supported.
+RocketMQ's name server is not notified of deleted topics, so their routes stay until code 216 removes them. If code 216
+removes the route of an existing topic, the route returns when the topic changes, or when the broker itself creates a
+topic and registers all topics. The configuration of ordered topics is not supported.
 
 Source: `RouteInfoManager.java`, `BrokerController.registerIncrementBrokerData` 4.9.7; seen on 4.9.7 and 5.5.0.
 """
@@ -22,7 +22,7 @@ from longpoll_protocol.names import FILTER_TYPES, name_problem
 BROKER_TOPIC_COUNT_MAX: Final = TOPIC_COUNT_MAX
 """Maximum topics stored per broker, because each registration may add topics, and no registration removes topics."""
 TOPIC_TOTAL_MAX: Final = 500_000
-"""Maximum topics of all brokers together, about 200 MB. A topic on two brokers counts twice."""
+"""Maximum topics of all brokers together, which take about 200 MB. A topic on two brokers counts twice."""
 BROKER_COUNT_MAX: Final = 1000
 """Maximum registered brokers, because each broker may have a large topic table."""
 LIVE_MS_MAX: Final = 120_000
@@ -39,15 +39,15 @@ class RegisteredBroker:
     cluster: str
     name: str
     broker_id: int
-    """The broker's id; the master has 0."""
+    """The broker's id; a master has the id 0."""
     address: str
     channel: object
-    """The connection of the registration; when it closes, the broker is removed."""
+    """The connection on which the broker registered; the broker is removed when this connection closes."""
     version: Version | None
     """The version of the broker's whole topic table; None while some topics may be missing."""
     heard_ms: int
     topics: dict[str, TopicConfig]
-    """The registered topics. A slave's topics are used while no master of its name is registered."""
+    """The registered topics. A slave's topics are used only while no master with the same broker name is registered."""
     ha_address: str = ""
     """The HOST:PORT from which the broker's slaves copy the log."""
 
@@ -87,7 +87,7 @@ class Routes:
     def has_room(self, broker: RegisteredBroker) -> bool:
         """Reserve room for a broker's topics; returns false if there is not enough room.
 
-        If the broker registered on another connection before, that registration ends.
+        If the broker has registered on another connection before, the older registration ends.
         """
         known = self._by_address.get(broker.address)
         if known is not None and known.channel is not broker.channel:
@@ -113,7 +113,7 @@ class Routes:
                 self.remove(broker.address)
 
     def with_topic(self, topic: str) -> list[tuple[RegisteredBroker, TopicConfig]]:
-        """Returns the first broker of each name that has a topic (usually the master), and its configuration."""
+        """Returns the brokers that have a topic, one per name (usually the master), with the topic's configuration."""
         first: dict[str, RegisteredBroker] = {}
         for broker in self:
             known = first.get(broker.name)
@@ -123,7 +123,7 @@ class Routes:
         return [(broker, config) for broker, config in found if config is not None]
 
     def forget_topic(self, topic: str, cluster: str | None) -> None:
-        """Remove a topic from all brokers, or from those of a cluster, until they register the topic again."""
+        """Remove a topic from all brokers, or from the brokers of a cluster, until they register the topic again."""
         for broker in self:
             if cluster in {None, broker.cluster}:
                 broker.topics.pop(topic, None)
@@ -146,7 +146,7 @@ def usable(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
 
 
 def routed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-    """Returns the usable topics without unusual text fields, which no route needs and which may be very long."""
+    """Returns the usable topics without their unusual text fields, which no route needs and which may be very long."""
     found = usable(topics)
     for name, topic in found.items():
         if topic.topic_name != name or topic.topic_filter_type not in FILTER_TYPES or topic.attributes:
@@ -166,13 +166,13 @@ def with_own_route(before: Mapping[str, TopicConfig], told: dict[str, TopicConfi
 
 @define(slots=True, eq=False)
 class OwnTopics:
-    """The routed topics of the process's own broker, whose threads change `topics`; one thread reads and removes."""
+    """The routed topics of the broker in this process, which changes `topics`; one thread reads and removes routes."""
 
     topics: Topics
     outlive: bool
-    """Whether a route stays when its topic is deleted, and may be removed while the topic exists."""
+    """Whether a route stays when its topic is deleted. Then a route may also be removed while its topic exists."""
     _forgotten: dict[str, tuple[TopicConfig, int]] = field(factory=dict, init=False)
-    """Topics removed by 216, with their configuration and the number of complete registrations at that time."""
+    """Topics removed by code 216, each with its configuration and the number of complete registrations at that time."""
 
     def __attrs_post_init__(self) -> None:
         self.topics.keeps_gone = self.outlive
