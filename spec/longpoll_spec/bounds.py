@@ -2,8 +2,8 @@
 
 A bound cuts the state space without changing the meaning of an action, because a guard disables the action at a bound
 and no value is clamped. A feature is a part of the model that can be left out, such as several queues or offset
-commits. The variables and actions of a feature exist only if it is on. docs/decisions/0002-specification.md explains
-why there are features instead of one large state.
+commits. The variables and actions of a feature exist only if the feature is on. docs/decisions/0002-specification.md
+explains why there are features instead of one large state.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Bounds:
 
     @property
     def late_max(self) -> int:
-        """The greatest lateness that is counted, in ticks. Time stops there, because the count is not clamped."""
+        """The greatest lateness that is counted, in ticks; there time stops, because the count is not clamped."""
         return self.hold_ticks + self.scan_ticks
 
     @property

@@ -1,9 +1,9 @@
 """Loads a specification file, and provides the class `Specification` that such a file uses.
 
 A file creates one `Specification`, from a policy or from the core (`actions.core`), and adds variables, knobs, actions
-and properties to it, most of them by decorators. All engines take the result, because it is a policy with an extension.
+and properties to it, most of them by decorators. The result is a policy with an extension, which all engines accept.
 
-The file runs as ordinary Python. Every mistake in it is reported as `SpecificationFileError`, with file and line.
+The file runs as ordinary Python. Every mistake in the file is reported as `SpecificationFileError`, with file and line.
 docs/own-specification.md explains how to write such a file.
 """
 
@@ -58,7 +58,7 @@ class CoreRequest:
     """Maps the label of a phase to the value of `phase`."""
     phase: Int
     deadline: Int
-    """The ticks left until the deadline. A tick lowers it by one, and 0 stays 0."""
+    """The ticks left until the deadline. A tick lowers a deadline by one, and 0 stays 0."""
 
     def is_(self, *labels: str) -> Bool:
         """Whether the request is in one of these phases."""
@@ -241,7 +241,7 @@ class Specification:
     """A specification that a file declares.
 
     Args:
-        base: The policy that the file changes: a name, as on the command line, or a `Policy`. Without it the file
+        base: The policy that the file changes: a name, as on the command line, or a `Policy`. Without `base` the file
             begins with the core: queues with messages, requests with a phase and a deadline, `append` and `tick`.
         phases: The phases of a request, beginning with the first one. With `base`, the phases that the file adds.
         without: The names of actions of the policy that the file leaves out.

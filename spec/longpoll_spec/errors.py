@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 LISTED_MAX: Final = 20
-"""The most names in an error message. A longer list is replaced by the command that prints it."""
+"""The most names in an error message. Instead of a longer list, the message has the command that prints the names."""
 GUESSED_MAX: Final = 100
 """The longest name, in characters, that is shown whole and gets a suggestion."""
 
@@ -42,7 +42,7 @@ class LongpollError(Exception):
     """Whether the same call may succeed later without a change by the caller."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the arguments and fields. `Exception` would call `__init__` with the text alone."""
+        """Keep the arguments and fields. The method of `Exception` would call `__init__` with the text alone."""
         reduced = super().__reduce__()
         assert not isinstance(reduced, str), "an exception is not a global name"
         return _made_again, (type(self), reduced[1]), *reduced[2:]

@@ -13,7 +13,7 @@ which only the broker itself can observe. Five rules make a history judgeable:
 2. A source starts with `source_started` and ends with `source_stopped`, its last event; without
    `source_stopped` the history counts as cut off.
 3. Dropped events are declared by a `lost` event, which takes one sequence number while the dropped events take none.
-   Its interval contains the times of all dropped events. An undeclared gap is damage.
+   The interval of a `lost` event contains the times of all dropped events. An undeclared gap is damage.
 4. An answer to a request that names a queue carries that request's broker, topic and queue.
 5. Offsets that were visible before the source started are declared by one `make_visible` per queue right after the
    start.
@@ -112,7 +112,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """
     timeout_ms: int = -1
     """request_received of a pull: suspendTimeoutMillis; of a pop or a notification: the part of its pollTime that is
-    left at the receipt. The deadline is the time of the receipt plus this."""
+    left at the receipt. The deadline is the time of the receipt plus `timeout_ms`."""
     expression_type: str = ""
     """request_received of a pull or a pop: TAG or SQL92; empty if no subscription is known."""
     expression: str = ""

@@ -1,8 +1,9 @@
 """The strengthening of the induction: statements that hold in every reachable state and that only the proof needs.
 
 A property such as `no_lost_wakeup` is not inductive alone, because a step from an unreachable state that satisfies it
-may lead to a state that breaks it. The statements in this module exclude such unreachable states. These statements are
-candidates and not axioms: `engines.smt.inductive` proves them together, and drops those that a policy does not satisfy.
+may lead to a state that breaks it. The statements in this module exclude the unreachable states from which a step
+breaks a property. The statements are candidates and not axioms: `engines.smt.inductive` proves them together, and drops
+those that a policy does not satisfy.
 
 The engine also takes the properties themselves, and `lists_have_owners`, as candidates.
 """

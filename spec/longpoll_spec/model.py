@@ -226,9 +226,8 @@ class Order:
 
     Steps are numbered in the order of their ends, so the steps that must precede a step are a prefix of that order. If
     the first n steps have happened and step n has not, `open_at[n]` has the steps that may come next, some of which may
-    have happened already. `open_at` ends before a point at which more than `OPEN_MAX` steps may come next, because
-    there are too many orders to follow then. Source: just-in-time linearization (Lowe, Testing for linearizability,
-    2017).
+    have happened already. `open_at` ends before a point at which more than `OPEN_MAX` steps may come next, because then
+    there are too many orders to follow. Source: just-in-time linearization (Lowe, Testing for linearizability, 2017).
     """
 
     steps: tuple[SeenStep, ...]

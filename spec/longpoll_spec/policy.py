@@ -117,8 +117,8 @@ class Policy:
 
     recheck_after_keep: bool = field(default=False)
     """Whether a notifier that has put requests back reads the visible end once more, and traverses again if one of the
-    bucket's requests has something to read. Needed with clone_and_clear; in place the lock already covers them.
-    """
+    bucket's requests has something to read. Needed with clone_and_clear, but not in place, where the lock covers these
+    requests."""
 
     take: Take = field(default="in_place")
     """How a notifier traverses a bucket: it clones and clears the list and works without the lock, or it works in place
@@ -154,10 +154,9 @@ class Policy:
 
     visible_after: VisibleAfter = field(default="flush")
     """Whether a message is visible as soon as it is appended; only once it is on disk; or only once it is on disk where
-    the broker flushes before it acknowledges (`flushDiskType=SYNC_FLUSH`), as 5.3.2 does. The specified broker
-    flushes asynchronously, as RocketMQ does by default, so the third equals the first there. Used only where the
-    broker can crash.
-    """
+    the broker flushes before it acknowledges (`flushDiskType=SYNC_FLUSH`), as 5.3.2 does. The specified broker flushes
+    asynchronously, as RocketMQ does by default, so for this broker `flush_if_sync` equals `append`. Used only where the
+    broker can crash."""
 
     bucket_removal: BucketRemoval = field(default="rechecked_under_lock")
     """What happens to an empty bucket after a scan: it stays; it is removed if it looked empty, though a pull may have

@@ -3,19 +3,19 @@
 `longpoll check --policy rocketmq-5-pop` explores it. A request pops one message of one queue, or of every queue of its
 topic, and of the group's retry topic. A request that finds no message waits in the set of its key, ordered by expiry.
 
-A pop takes its message: other requests of the group do not get it. So an arrival wakes one request of each key, and a
-pop that leaves messages wakes the next one. The state has one topic, one consumer group and requests that pop one
-message. The retry topic has one message, and its queue is none of the topic's queues here.
+A pop takes its message, so that other requests of the group do not get it. An arrival wakes only one request of each
+key, and a pop that leaves messages wakes the next request. The state has one topic, one consumer group and requests
+that pop one message. The retry topic has one message, and its queue is none of the topic's queues here.
 
 | key | Java's `queueId` |
 |-----|------------------|
 | the requests with `asks[queue]` | the queue's number |
 | the requests that ask no queue: they read all | -1 |
 
-With `holds=notifications` it is the table of `NotificationProcessor`. A notification asks whether there is a message,
-and takes none: its client then pops. A notification may have a filter, which in this model refuses every message of the
-topic's queues; the retry topic is not filtered. If the table holds notifications, a pop is one step, because pops wait
-in a separate table.
+With `holds=notifications` the file specifies the table of `NotificationProcessor`. A notification asks whether there is
+a message, and takes none: its client then pops. A notification may have a filter, which in this model refuses every
+message of the topic's queues; the retry topic is not filtered. If the table holds notifications, a pop is one step,
+because pops wait in a separate table.
 
 Source: `PopLongPollingService`, `PopRequest`, `PopMessageProcessor` and `NotificationProcessor` of Apache RocketMQ
 5.3.3 and 5.5.0; filters of notifications are new in 5.5.0. A `PopRequest` is polled from its set before a thread
@@ -118,7 +118,7 @@ def puts_back(state: CoreState) -> bool:
 
 
 def wakes_every(state: CoreState) -> bool:
-    """Whether a message wakes every notification of a key. It wakes only one pop, because a pop takes the message."""
+    """Whether a message wakes every notification of a key. A message wakes only one pop, because this pop takes it."""
     return holds_notifications(state) and bool(state.knob("wakes") == "every")
 
 
@@ -350,7 +350,7 @@ def leaves(state: CoreState, request: CoreRequest, rest: Bool, *, every: bool) -
 
 @spec.action("queue", "request")
 def read_finds(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Step:
-    """The pop takes a message of the queue and is answered. If it leaves messages, it wakes a request that waits.
+    """The pop takes a message of the queue and is answered. A pop that leaves messages wakes a waiting request.
 
     Java: `PopMessageProcessor.processRequest`, "all queue pop can not notify specified queue pop, and vice versa".
     """
@@ -365,7 +365,7 @@ def read_finds(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Step
 
 @spec.action("request")
 def read_finds_retry(state: CoreState, request: CoreRequest) -> Step:
-    """The pop takes the message of the retry topic and is answered. If it leaves messages, it wakes another request.
+    """The pop takes the message of the retry topic and is answered. A pop that leaves messages wakes another request.
 
     Java: `PopMessageProcessor.processRequest`, `popMsgFromTopic(retryTopic, true, ...)`.
     """
@@ -499,7 +499,7 @@ def is_called(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def is_free(state: CoreState) -> Bool:
-    """Whether the dispatcher submits no request. While it submits a request, it goes on to no other key or message."""
+    """Whether the dispatcher submits no request; only then it goes on to the next key or message."""
     return ~any_of(submitting[each] for each in state.requests)
 
 
@@ -628,7 +628,7 @@ def submit_fails(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", urgent=False, thread="executor")
 def executor_rejects(state: CoreState, request: CoreRequest) -> Step:
-    """The executor is full and rejects the request. If the dispatcher took the request, it announces the message again.
+    """The executor is full and rejects the request. A dispatcher that took the request announces its message again.
 
     Java: `PopLongPollingService.wakeUp`, where `submit` throws after `complete()`; the exception ends
     `ReputMessageService.doReput` before it goes on to the next message.

@@ -225,7 +225,8 @@ def _remedies(model: Model) -> Iterable[Property]:
 def _two_notifiers(state: State) -> Property:
     """The property that two notifiers interfere.
 
-    If notifiers traverse in place, one waits for the other. If they clone the list, both have requests of one bucket.
+    If notifiers traverse in place, one waits for the other. If notifiers clone the list, both have requests of one
+    bucket.
     """
     if state.policy.take == "in_place":
         meet = any_of(

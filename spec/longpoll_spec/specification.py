@@ -1,7 +1,7 @@
 """The specification of a policy under bounds: it combines the state, the actions and the properties.
 
-This module decides only when time passes: under maximal progress `tick` waits for every urgent action. Everything else
-is in `actions` and `properties`.
+This module decides only when time passes: under maximal progress `tick` waits for every urgent action. The modules of
+`actions` and `properties` decide everything else.
 """
 
 from __future__ import annotations

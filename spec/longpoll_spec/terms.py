@@ -172,7 +172,10 @@ def const(value: int) -> Int:
 
 
 def parameter(name: str, value: int) -> Int:
-    """A named constant. An exploration uses its value. A proof may leave it open, and then covers every value."""
+    """A named constant.
+
+    An exploration uses the value of a parameter, and a proof that leaves the parameter open covers every value.
+    """
     return _leaf(Int, "parameter", name, value)
 
 

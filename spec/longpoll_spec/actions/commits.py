@@ -69,9 +69,8 @@ def offset_commit(state: State, request: Request) -> Step:
 
 @action("request", exists=_exists, urgent=never)
 def offset_reset(state: State, request: Request) -> Step:
-    """An operator sets the group's committed offset back to the beginning of the queue. This is intended, so no
-    property counts it as a loss.
-    """
+    """An operator sets the group's committed offset back to the beginning of the queue. The reset is intended, so no
+    property counts it as a loss."""
     # GUARD
     guard = state.running & (request.committed > 0)
     # EFFECT

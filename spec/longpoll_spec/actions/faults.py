@@ -130,8 +130,7 @@ def truncate(state: State, queue: Queue) -> Step:
 def queue_deleted(state: State, queue: Queue) -> Step:
     """The queue is deleted, and a queue of the same name begins at offset 0. Requests that wait at a greater offset are
     woken under the bucket's lock, or left waiting. The broker may delete the offsets that groups committed in the
-    old queue.
-    """
+    deleted queue."""
     # GUARD
     guard = _may_shrink(state, queue)
     # EFFECT

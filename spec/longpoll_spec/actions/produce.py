@@ -41,9 +41,8 @@ def _is_due(state: State, queue: Queue) -> Pairs:
 @action("queue", "tag", urgent=lambda policy: policy.notify != "dispatcher_poll")
 def make_visible(state: State, queue: Queue, tag: Tag) -> Step:
     """The dispatcher writes the next message's unit into the consume queue. The visible end moves, and the dispatcher
-    must traverse the bucket. It either notifies after each message before it takes the next, or notifies once for
-    several. The message's tag is chosen here, because it is not observable earlier.
-    """
+    must traverse the bucket. The dispatcher notifies after each message before it takes the next, or notifies once for
+    several. The message's tag is chosen in this step, because it is not observable earlier."""
     # GUARD
     guard = state.running & (queue.visible_end < state.end_to_show(queue)) & _may_dispatch(state, queue)
 

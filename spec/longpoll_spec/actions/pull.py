@@ -17,9 +17,8 @@ from longpoll_spec.terms import FALSE, TRUE, Bool, ite
 
 @action("request", "queue", "wish", urgent=never)
 def next_pull(state: State, request: Request, queue: Queue, wish: Wish) -> Step:
-    """A consumer whose last pull was answered sends the next one, from its next offset and with a new deadline. If it
-    switches to another queue or subscription, it starts at that queue's end.
-    """
+    """A consumer whose last pull was answered sends the next one, from its next offset and with a new deadline. A
+    consumer that switches to another queue or subscription starts at that queue's end."""
     # GUARD
     guard = state.running & request.is_("idle") & ~request.open & ~request.commit_due
     # EFFECT
@@ -40,10 +39,9 @@ def next_pull(state: State, request: Request, queue: Queue, wish: Wish) -> Step:
 
 @action("request")
 def pull_read(state: State, request: Request) -> Step:
-    """The pull's thread reads the store. If there is something to read it answers at once, even if no message passes
-    the filter and only the offset moves. Otherwise the pull has missed. A slave whose master is back may answer a
-    pull that missed, so that the consumer goes to the master.
-    """
+    """The pull's thread reads the store. If there is something to read the thread answers at once, even if no message
+    passes the filter and only the offset moves. Otherwise the pull has missed. A slave whose master is back may answer
+    a pull that missed, so that the consumer goes to the master."""
     # GUARD
     guard = request.is_("pulling")
     # EFFECT
@@ -108,9 +106,8 @@ def recheck_first(state: State, request: Request) -> Step:
 @action("request")
 def hold(state: State, request: Request) -> Step:
     """The pull's thread puts the request that missed into the bucket, under the bucket's lock. Some brokers answer the
-    request instead: if they have stopped and answer on stop, if the table is full, or if their role changed after
-    the read and they answer on a role change. A broker that drops requests of closed channels drops it.
-    """
+    request instead: if they have stopped and answer on stop, if the table is full, or if their role changed after the
+    read and they answer on a role change. Some brokers drop the request if its channel is closed."""
     # GUARD
     ready = "rechecked" if _rechecks_first(state) else "has_bucket" if _finds_first(state) else "missed"
     guard = request.is_(ready)
@@ -153,10 +150,9 @@ def _rechecks_itself(state: State) -> bool:
 
 @action("request", name="recheck", exists=_rechecks_itself)
 def recheck_after_hold(state: State, request: Request) -> Step:
-    """After the insert the pull's thread reads the visible end again. If there is something to read, it removes the
-    request from the table under the bucket's lock, and only then hands it to the executor. If a notifier has taken
-    the request in the meantime, the thread does nothing.
-    """
+    """After the insert the pull's thread reads the visible end again. If there is something to read, the thread removes
+    the request from the table under the bucket's lock, and only then hands it to the executor. If a notifier has taken
+    the request in the meantime, the thread does nothing."""
     # GUARD
     guard = request.recheck_due & state.lock_free_of(request) & request.may_be_queued
     # EFFECT
@@ -183,9 +179,8 @@ def expire(state: State, request: Request) -> Step:
 
 @action("request")
 def run(state: State, request: Request) -> Step:
-    """The executor runs a woken pull again with holding off. It reads the store and answers with messages, with a moved
-    offset, or with "not found".
-    """
+    """The executor runs a woken pull again with holding off. The executor reads the store and answers with messages,
+    with a moved offset, or with "not found"."""
     # GUARD
     guard = ~(request.copies <= 0)
     # EFFECT

@@ -7,8 +7,8 @@ of its group. Nothing else calls `notifyMasterOnline`: a slave that becomes mast
 between, the list is null, and the exception ends the traversal. Later pulls that find nothing are redirected to the
 master (`PullMessageProcessor.composeResponseHeader`).
 
-RocketMQ 4.9.8 does not call `notifyMasterOnline`. Its slaves commit no offset that a pull carries (`processRequest`),
-and do not notify (`doReput` asks for another role than SLAVE before it calls `arriving`)."""
+RocketMQ 4.9.8 does not call `notifyMasterOnline`. The slaves of 4.9.8 commit no offset that a pull carries
+(`processRequest`), and do not notify (`doReput` asks for another role than SLAVE before it calls `arriving`)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ def _has_role(state: State) -> bool:
 @action(exists=_has_role, urgent=never)
 def role_change(state: State) -> Step:
     """A slave whose master is gone becomes master. Held requests keep waiting, or are answered at once under the
-    buckets' locks. In the second case, requests in a notifier's list or on their way into the table are answered
-    when they would be inserted.
-    """
+    buckets' locks. If the broker answers held requests, those in a notifier's list or on their way into the table are
+    answered when they would be inserted."""
     # GUARD
     guard = _may_change(state)
     # EFFECT
@@ -40,9 +39,8 @@ def role_change(state: State) -> Step:
 @action(exists=_has_role, urgent=never)
 def master_returns(state: State) -> Step:
     """The master of a slave is back. Depending on the policy, held requests keep waiting, or a traversal of all buckets
-    sends them to the master, or they are answered at once under the buckets' locks. In the last case, requests
-    outside the table are answered when they would be inserted.
-    """
+    sends them to the master, or they are answered at once under the buckets' locks. If they are answered at once,
+    requests outside the table are answered when they would be inserted."""
     # GUARD
     guard = _may_change(state)
     # EFFECT
@@ -84,8 +82,7 @@ def return_look(state: State, queue: Queue) -> Step:
 @action("queue", exists=_walks)
 def return_take(state: State, queue: Queue) -> Step:
     """The traversal after the master's return takes the bucket that it saw occupied, and wakes all its requests. If
-    another thread has emptied the bucket since, the list is missing and the whole traversal ends.
-    """
+    another thread has emptied the bucket in between, its list is missing and the whole traversal ends."""
     # GUARD
     room = all_of(each.may_be_queued for each in state.requests)
     guard = state.return_queue.is_(queue.index) & state.lock_free(queue) & room

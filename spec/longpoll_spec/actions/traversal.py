@@ -138,8 +138,8 @@ def ends_walk(state: State, notifier: Notifier) -> Pairs:
 @action("notifier", "queue", name="recheck", exists=lambda state: state.policy.recheck_after_keep)
 def recheck_after_keep(state: State, notifier: Notifier, queue: Queue) -> Step:
     """A notifier that has put requests back reads the visible end again. If a request in the bucket has something to
-    read that passes its filter, the notifier must traverse again, announcing no message; otherwise it is done.
-    """
+    read that passes its filter, the notifier must traverse again, announcing no message; otherwise the notifier is
+    done."""
     # GUARD
     guard = notifier.at(RECHECKING, queue) & state.lock_free(queue)
     # EFFECT
@@ -155,9 +155,8 @@ def recheck_after_keep(state: State, notifier: Notifier, queue: Queue) -> Step:
 
 @action("queue")
 def notify_start(state: State, queue: Queue) -> Step:
-    """The dispatcher takes the bucket's requests after a message became visible. With the shortcut it skips a bucket
-    that looks empty, without waiting for the lock.
-    """
+    """The dispatcher takes the bucket's requests after a message became visible. With the shortcut the dispatcher skips
+    a bucket that looks empty, without waiting for the lock."""
     # GUARD
     guard = state.dispatcher.at(DUE, queue) & may_take(state, queue)
     # EFFECT
@@ -196,8 +195,8 @@ def _round(state: State, queue: Queue, begins: Bool) -> Pairs:
 @action("queue")
 def scan_start(state: State, queue: Queue) -> Step:
     """The scanner takes the bucket's requests when its period is over or its recheck found something. With the shortcut
-    it skips a bucket that looks empty, without waiting for the lock. Its round then visits each of the other queues.
-    """
+    the scanner skips a bucket that looks empty, without waiting for the lock. The scanner's round then visits each of
+    the other queues."""
     # GUARD
     guard = (comes_to(state, queue) | state.scanner.at(DUE, queue)) & may_take(state, queue)
     # EFFECT
@@ -240,9 +239,8 @@ def walks_itself(state: State) -> bool:
 
 @action("request", name="recheck", exists=walks_itself)
 def recheck_by_walk(state: State, request: Request) -> Step:
-    """After the insert the pull's thread reads the visible end again. If there is something to read, it must traverse
-    the bucket, including requests that arrived later.
-    """
+    """After the insert the pull's thread reads the visible end again. If there is something to read, the thread must
+    traverse the bucket, including requests that arrived later."""
     walker = state.rechecker
     # GUARD
     guard = request.recheck_due & walker.at(IDLE)
@@ -286,9 +284,8 @@ def _in_two_steps(state: State) -> bool:
 
 @action("queue", exists=lambda state: sweeps(state.policy, state.bounds))
 def sweep(state: State, queue: Queue) -> Step:
-    """After its traversal the scanner checks whether the bucket is empty. It removes an empty bucket immediately under
-    the bucket's lock, or decides to remove it in a later step.
-    """
+    """After its traversal the scanner checks whether the bucket is empty. The scanner removes an empty bucket
+    immediately under the bucket's lock, or in a later step."""
     # GUARD
     guard = state.scanner.at(SWEEPING, queue)
     empty = state.bucket_looks_empty(queue)

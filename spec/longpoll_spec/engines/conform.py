@@ -135,9 +135,9 @@ class Checker:
         return came
 
     def states_with_unseen(self, states: Iterable[Packed]) -> dict[Packed, None]:
-        """The states after any number of hidden actions, in the order of `with_unseen`.
+        """The states after any number of hidden actions, in the order of `with_unseen`, cached by state.
 
-        Use this for runs whose order is known, because then a possibility is just a state. Results are cached by state.
+        Use this method for runs whose order is known, because then a possibility is just a state.
         """
         functions = [self.step_function(label) for label in self.unseen]
         reached = dict.fromkeys(states)

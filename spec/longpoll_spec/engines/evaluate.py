@@ -1,4 +1,4 @@
-"""The reference evaluator, which computes a term's value in one state. Tests compare each faster engine with it.
+"""The reference evaluator, which computes a term's value in one state and with which tests compare faster engines.
 
 The evaluator also runs a model step by step, which turns the token of a counterexample back into a trace.
 """

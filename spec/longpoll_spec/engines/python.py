@@ -9,7 +9,7 @@ next, so the first witness that it finds is a shortest one. The faster engines m
 deadline in ticks does not imply an answer, because time may stop: a run may append, show and truncate a message for
 ever. The assumed fairness is `specification.fairness_of`. A fair run that leaves a pull open ends up in one strongly
 connected component of the states in which this pull is open. Therefore `never_after` checks for each component whether
-fairness allows a run to stay there (Emerson and Lei, 1987). As in TLA+, a run may stutter for ever, so a single state
+fairness allows a run to stay in it (Emerson and Lei, 1987). As in TLA+, a run may stutter for ever, so a single state
 counts as a component, and a step that changes nothing is not a step of an action. Use small bounds, because each state
 is a Python object in memory.
 """

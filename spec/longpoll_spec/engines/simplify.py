@@ -5,8 +5,8 @@ than necessary.
 
 `Simplifier` treats a sum as a constant plus multiples of atoms. A choice between two sums that differ by a constant is
 an atom of its condition: `ite(c, x + 1, x)` is x plus one times c. So the additions and subtractions of a step cancel,
-which decides most comparisons about single steps. Reachability is not considered: the result is right in every state
-within the ranges.
+which decides most comparisons about single steps. `Simplifier` does not consider reachability: the result is right in
+every state within the ranges.
 
 `decided` evaluates each part of a condition for all values of the variables that the part reads, as far as the guard
 allows them. A part that has the same value in all these cases becomes a constant, and a part that reads too many

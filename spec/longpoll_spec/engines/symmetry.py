@@ -6,9 +6,8 @@ not interchangeable, for example because a mutant changes the action of one requ
 them.
 
 A request's number occurs only in names of variables, such as `phase_0`. A queue's number occurs in names, such as
-`log_end_q0` and `watched_q0_1`, and as the value of a variable that declares this (`Variable.numbers_queues`). Values
-that are compared with a variable that numbers queues, or assigned to it, are renamed too. For orbits of states see
-`packed.orbits`.
+`log_end_q0` and `watched_q0_1`, and as the value of a variable with `Variable.numbers_queues`. Values that are compared
+with a variable that numbers queues, or assigned to it, are renamed too. For orbits of states see `packed.orbits`.
 """
 
 from __future__ import annotations

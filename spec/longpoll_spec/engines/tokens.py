@@ -128,7 +128,7 @@ def parse(token: str, file: Policy | None = None) -> Token:
 
 
 def replay(token: str, file: Policy | None = None) -> Trace:
-    """The run of a token, as a trace. `file` is as in `parse`.
+    """The run of a token, as a trace. For a token of a specification file, pass the policy of the file as `file`.
 
     Raises `TokenError` if the token is damaged or of another specification, or if one of its steps is not enabled.
     """

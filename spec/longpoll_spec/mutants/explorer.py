@@ -2,7 +2,7 @@
 
 A reader may edit parts of guards and lines of effects, which have the same names as in mutants (`generated`). On the
 page, the guards and new values that a property depends on are variables, for which the interpreter in `law.js`
-substitutes the edited actions. So an edit need not repeat the properties.
+substitutes the edited actions. So the page has each property once, whatever the reader edits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ from longpoll_spec.terms import Bool, Term, bool_variable, changes, int_variable
 
 
 def edits_of(model: Model) -> ByHand:
-    """The editable parts of a model's actions. The guard of `tick` has no condition about urgent actions yet."""
+    """The editable parts of a model's actions.
+
+    The guard of `tick` does not require that no urgent action is enabled; the page adds this condition.
+    """
     actions = tuple(actions_of(model.state))
     parts = tuple(part_names(model.policy, action) for action in actions)
     return ByHand(tuple(_editable_texts(model, actions, parts)), parts, stated_of_named(model))
@@ -149,6 +152,9 @@ def _what(slip: Mutant) -> str:
 
 
 def actions_with(slip: Mutant, model: Model) -> tuple[Action, ...]:
-    """All actions of a mutant. The guard of `tick` has no condition about urgent actions yet."""
+    """All actions of a mutant.
+
+    The guard of `tick` does not require that no urgent action is enabled; the page adds this condition.
+    """
     state = state_of(model.policy, model.bounds)
     return tuple(slip.change(state, action) if slip.touches(action) else action for action in actions_of(state))

@@ -150,8 +150,8 @@ NAMED: Final[Mapping[str, tuple[str, Change]]] = {
 def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
     """The named mutants of the actions that exist.
 
-    A specification file may define actions with the same names as actions of the broker. Such actions are left out,
-    because these changes do not fit them.
+    A specification file may define actions with the same names as actions of the broker. The function leaves out the
+    actions of the file, because the changes do not fit them.
     """
     actions = actions_of(state_of(policy, bounds))
     there = {action.name: kinds_of(action) for action in actions if not action.place}

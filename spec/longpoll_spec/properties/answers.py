@@ -15,7 +15,7 @@ def answered_once(model: Model) -> Property:
 
 
 def answer_is_right(model: Model) -> Property:
-    """A read answers at once exactly if its offset is not the visible end, and moves it to that end or the start."""
+    """A read answers at once exactly if its offset is not the visible end; the next offset is that end or the start."""
     return no_step(answer_is_right, _wrong_answers(model))
 
 

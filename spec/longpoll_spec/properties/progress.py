@@ -11,7 +11,7 @@ from longpoll_spec.terms import FALSE, Bool, Int, all_of, any_of, const, ite
 
 
 def time_can_pass(model: Model) -> Property | None:
-    """From every state a tick can be reached: every urgent step brings it nearer, and one is enabled."""
+    """From every state a tick can be reached: urgent steps bring it nearer, and one of them or a tick is enabled."""
     if model.state.policy.tick == "free" or model.bounds.has("lateness"):
         return None
     urgent = [action for action in model.actions if action.urgent]

@@ -1,8 +1,8 @@
 """Derives from the effects which action moves a request from which phase to which.
 
 For each action, every phase in turn is substituted for the request's phase in guard and effect. If the guard does not
-become false, the possible next phases are the constants in the effect. Some moves might need a condition that no run
-fulfils, so a test compares the moves with those of all runs under the bounds `tiny`.
+become false, the possible next phases are the constants in the effect. A derived move might need a condition that no
+run fulfils, so a test compares the derived moves with the moves in all runs under the bounds `tiny`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ Told = tuple[str, ...]
 
 @cache
 def model_of(policy: Policy, bounds: Bounds = OPEN) -> Model:
-    """The model whose text the page shows. The guard of its `tick` has no condition about urgent actions yet."""
+    """The model whose text the page shows. The guard of `tick` lacks the condition that no urgent action is enabled."""
     state = state_of(policy, bounds)
     return Model(policy, bounds, state, tuple(actions_of(state)))
 

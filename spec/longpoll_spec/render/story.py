@@ -312,7 +312,7 @@ _TELLERS: Final[Mapping[str, Callable[[End], Iterable[str]]]] = {
 
 @frozen
 class Scene:
-    """One step of a story, with an arrow from `source` to `target`. Both are empty if time passes."""
+    """One step of a story, with an arrow from `source` to `target`. `source` and `target` are empty if time passes."""
 
     number: int
     action: str
@@ -328,7 +328,7 @@ class Scene:
 
 @frozen
 class Story:
-    """The description of a whole trace. `wrong` has the sentences about its violation, if there is one."""
+    """The description of a whole trace. `wrong` has the sentences about the trace's violation, if there is one."""
 
     policy: str
     bounds: str

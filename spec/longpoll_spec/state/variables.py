@@ -1,7 +1,7 @@
 """The variables of the state: their class, and functions that list those of a policy under bounds.
 
-First come the variables that belong to no request (queues, notifiers, scan), then those of each request slot. A term of
-a variable that policy and bounds do not have is a constant.
+First come the variables that belong to no request (queues, notifiers, scan), then those of each request slot. A
+variable that does not exist under the policy and bounds is a constant term.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ REFUSAL_NEEDS: Final = parameter("refusal_needs", 1)
 """The parameter of the feature `capacity`: with 1, the executor rejects a request only while it has another request;
 with 0, it may also reject its only request."""
 SWITCHES: Final = {"limit": HELD_LIMIT, "capacity": REFUSAL_NEEDS}
-"""Maps a feature that only restricts behaviour to its parameter. A proof leaves the parameter open, because a
-restriction would weaken the proof."""
+"""Maps a feature that only restricts behaviour to its parameter. A proof leaves the parameter open, because a proof
+with the restriction would cover fewer brokers."""
 
 
 def number(variables: Mapping[str, Variable], name: str, otherwise: int = 0) -> Int:

@@ -1,8 +1,8 @@
 """The fast engine: it packs each state into 64-bit words and applies an action to an array of states at once.
 
 Sorting successors dominates a search. NumPy's AVX-512 sort takes five times as long as its AVX2 sort on AMD's Zen 4,
-which executes `vpcompressq` to memory in microcode. So NumPy is imported without AVX-512 there, unless the process has
-imported it before.
+which executes `vpcompressq` to memory in microcode. So on Zen 4 NumPy is imported without AVX-512, unless the process
+has imported it before.
 """
 
 from __future__ import annotations

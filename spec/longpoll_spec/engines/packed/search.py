@@ -3,7 +3,7 @@
 The search keeps each state twice: in its level, from which counterexamples are rebuilt without parent pointers, and in
 a table that decides whether a state is new (with limited memory, in sorted runs on disk). `partition` has the work of
 one process, `workers` starts several, and `store` has the table and the runs. Of the shortest counterexamples, the
-search returns the one with the least states, so that the result does not depend on the number of workers.
+search returns the one whose states have the least keys, so that the result does not depend on the number of workers.
 """
 
 from __future__ import annotations

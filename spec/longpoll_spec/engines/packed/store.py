@@ -5,9 +5,9 @@ slot holds all words of a state, so membership is exact. States are stored in mi
 of the head give the first slot to probe. So sorted states probe slots in ascending order, and the processor can wait
 for many cache misses at once.
 
-On disk, the candidates for a level are written as sorted runs. At the end of the level they are read one range of heads
-after another, each small enough for memory, and the states that no earlier run has form the next level. The runs of
-seen states are merged so that each is more than twice as long as the next, which keeps them few.
+On disk, the candidates for a level are written as sorted runs. At the end of the level the runs are read one range of
+heads after another, each small enough for memory, and the states that no earlier run has form the next level. The runs
+of seen states are merged so that each is more than twice as long as the next, which keeps their number small.
 
 | file                                     | holds                                                          |
 |------------------------------------------|----------------------------------------------------------------|
@@ -50,7 +50,8 @@ LOAD_MAX: Final = 0.6
 """The greatest share of slots in use, because in a fuller table the probe sequences get long."""
 SLOTS_FIRST_BITS: Final = 14
 SLOTS_BITS_BIG: Final = 24
-"""A table of at least 2**24 slots doubles when it is full. A smaller one grows fourfold, because moving costs time."""
+"""A table of at least 2**24 slots doubles when it is full. A smaller table grows fourfold, because each move costs
+time."""
 BLOCK_STATES: Final = 1 << 16
 """The number of states that are probed at once, so that the temporary columns stay in the second-level cache."""
 BLOCK_SLOTS: Final = 1 << 20

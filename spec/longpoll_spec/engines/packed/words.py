@@ -107,7 +107,7 @@ def merged(parts: Iterable[Words], width: int) -> Words:
 
 
 def distinct(words: Words, kind: Literal["quicksort", "stable"] = "quicksort") -> Words:
-    """Sort states by their heads, and drop duplicates. May overwrite `words`; `kind` is as for `numpy.sort`."""
+    """Sort states by their heads, and drop duplicates. This may overwrite `words`; `kind` is as for `numpy.sort`."""
     if len(words) == 1:
         words[0].sort(kind=kind)
     else:

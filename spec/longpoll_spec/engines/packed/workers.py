@@ -241,7 +241,8 @@ def workers_of(part: Part, workers: int) -> Workers:
 def start_process(process: ForkProcess) -> None:
     """Fork a worker with Ctrl-C blocked, so that Ctrl-C cannot end it before it ignores the signal.
 
-    Python 3.12 warns about forks in a process with threads. A worker takes no lock that another thread could hold.
+    Python 3.12 warns about forks in a process with threads. Such a fork is safe here, because a worker takes no lock
+    that another thread could hold.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -255,8 +256,8 @@ def start_process(process: ForkProcess) -> None:
 def _run(worker: _Worker, foreman_ends: Sequence[Connection]) -> None:
     """Run the worker in its process.
 
-    The worker first closes its copies of the foreman's pipe ends, because with them it would not notice the foreman's
-    exit.
+    The worker first closes its copies of the foreman's pipe ends, because with these copies open it would not notice
+    that the foreman exits.
     """
     for pipe in foreman_ends:
         pipe.close()

@@ -56,8 +56,8 @@ WORLD: Final = attrs.evolve(PLAIN, queues=2, tags=3, aspects=frozenset(ASPECTS) 
 counters of lateness, because a proof covers lateness by the properties in ticks."""
 ModelOf = Callable[[Bounds], Model]
 Found = dict[Bounds, dict[str, Obligation | None]]
-"""Maps bounds and a property to the run that violates the property under these bounds, or None. Configurations share
-the runs."""
+"""Maps bounds and a property to the run that violates the property under these bounds, or None. The proofs in several
+configurations share these runs."""
 Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 
@@ -152,9 +152,9 @@ def prove_any(
     `model_of` makes the model, such as a mutant.
 
     Pass the same `seen` (explorations), `lemmas` (proved questions) and `readers` (terms that were read) for several
-    configurations of a specification, so that they share this work. A property in `broken` is violated by the run given
-    there, so no proof is tried. `record` gets each question for each number of requests as SMT-LIB. Raises
-    `UnknownPropertyError`.
+    configurations of a specification, so that the proofs share this work. `broken` maps violated properties to runs
+    that violate them, so no proof of these properties is tried. `record` gets each question for each number of requests
+    as SMT-LIB. Raises `UnknownPropertyError`.
     """
     began = time.perf_counter()
     make = model_of or (lambda bounds: specification_of(policy, bounds))
@@ -361,7 +361,7 @@ def compare(read: Statements, smaller: Statements, readers: Readers) -> None:
     """Check that `read`, restricted to the requests of `smaller`, equals `smaller`; raises `NotUniformError` if not.
 
     The larger model must be symmetric, which the caller checks; the smaller model is checked here. Because of symmetry
-    it is enough to compare the first action of each kind, and in it the first variable of each kind.
+    it is enough to compare the first action of each kind, and the first variable of each kind in this action.
     """
     readers.check_symmetry(smaller)
     rests, fewer = readers.rests_of(read), smaller.model.bounds.requests

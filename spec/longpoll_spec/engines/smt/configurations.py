@@ -2,19 +2,20 @@
 
 The code calls a configuration a world: the bounds of a model, with the features that are on. A feature that adds
 behaviour may also weaken a promise; for example, the specification promises less about a truncated queue. So no single
-configuration covers everything, and the properties are proved in several (`any_number` has the proof in one). Each
-configuration is also explored, and must show the situations of `vacuity`, so that no proof holds vacuously.
+configuration covers everything, and the properties are proved in several configurations (`any_number` has the proof in
+one). Each configuration is also explored, and must show the situations of `vacuity`, so that no proof holds vacuously.
 
 A question of the proof asks whether a step of one action preserves one statement, or whether a forbidden step is
 possible. A question contains a feature if the feature changes one of its terms: the guard, a new value of a variable
-that the statement reads, the statement, or the condition of a forbidden step. `questions_of` finds this by building the
-terms with the feature and without it, so a feature need not declare what it changes.
+that the statement reads, the statement, or the condition of a forbidden step. `questions_of` finds the features of a
+question by building its terms with each feature and without it, so a feature need not declare what it changes.
 
 `CONFIGURATIONS` has a configuration without features, one for each feature and each pair of features, one with all, and
 one with all except truncation. These configurations include every exploration of `longpoll check`, and for the presets
 they cover all combinations of three features in a question. `not_taken` returns the combinations that no configuration
 covers. A feature that only restricts behaviour, such as a limit on held requests, is a parameter that a proof leaves
-open (`variables.SWITCHES`). So every configuration except `plain` and `bare` covers such a feature both on and off.
+open (`variables.SWITCHES`). So every configuration except `plain` and `bare` covers a restricting feature both on and
+off.
 """
 
 from __future__ import annotations
@@ -86,11 +87,10 @@ WORLDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         "whole": WORLD,
     }
 )
-"""The configurations that have a name. Any other is named by its features, such as `crash+queues`.
+"""The configurations that have a name. Any other configuration is named by its features, such as `crash+queues`.
 
 `bare` has three queues and no other feature. `no-truncate` has all features except truncation of queues, because the
-specification promises less about truncated queues.
-"""
+specification promises less about truncated queues."""
 
 
 def _subsets(names: Iterable[str], most: int | None = None) -> Iterator[Features]:

@@ -2,8 +2,8 @@
 
 The packed engine explores a hundred thousand states in a second, and many violating runs are longer than those that a
 solver reaches in a minute. So the configuration of a proof is explored first, with at most two requests, one or two
-messages and a timeout of one tick or three, up to a limit of states. If the limit is reached, random runs follow. A run
-that breaks a property is reported as a token. If no run is found, nothing is decided.
+messages and a timeout of one tick or three, up to a limit of states. If exploring reaches this limit, random runs are
+tried. A run that breaks a property is reported as a token. If no run breaks the property, exploring decides nothing.
 
 Then a solver unrolls runs of a given number of steps: bounded model checking (Biere and others, 1999) over unbounded
 messages and any timeout and scan period not below those of the bounds. Lengths are tried in ascending order, so the

@@ -2,9 +2,9 @@
 
 Each statement is a candidate at first. A candidate is dropped if the first state breaks it, or if a step breaks it from
 a state in which all candidates hold. The state and the step are kept as a counterexample to induction; the state need
-not be reachable. The other candidates are tried again until none is dropped. The remaining candidates are inductive
-together, so they hold in every reachable state (the algorithm Houdini of Flanagan and Leino). Effects are substituted
-into the statement, so the solver needs only one copy of the variables.
+not be reachable. The candidates that were not dropped are tried again, until no more are dropped. The remaining
+candidates are inductive together, so they hold in every reachable state (the algorithm Houdini of Flanagan and Leino).
+Effects are substituted into the statement, so the solver needs only one copy of the variables.
 
 For runs from the first state see `counterexamples`.
 """

@@ -2,8 +2,8 @@
 
 A property is proved if the first state satisfies it and every step preserves it (`inductive`), or if it follows from
 inductive statements (`implies`). Otherwise a run that breaks the property is searched for (`bounded`); its token
-replays in every engine. If no such run is found, the property is unknown. A counterexample to induction alone shows
-nothing about the broker, because its state need not be reachable.
+replays in every engine. If no run that breaks the property is found, the property is unknown. A counterexample to
+induction alone shows nothing about the broker, because its state need not be reachable.
 
 For any number of requests see `any_number`. Counterexamples are searched for with one request and then with two. A
 counterexample remains valid with more requests, because the additional requests may stay idle.
@@ -74,8 +74,8 @@ class Proof:
     seconds: float
     obligations: tuple[Obligation, ...]
     given_up: Mapping[str, Outcome]
-    """Maps a statement of the strengthening that is not inductive to its outcome. Such a statement is harmless if the
-    others are enough."""
+    """Maps a statement of the strengthening that is not inductive to its outcome. A proof that needs none of these
+    statements is not affected."""
 
     def verdict(self, name: str) -> Answer:
         """The verdict on a property: proved if its last obligation is proved, and refuted only by an actual run."""

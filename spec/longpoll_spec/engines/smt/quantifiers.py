@@ -7,7 +7,7 @@ treats one of them differently.
 
 Two functions use this reading. `restricted` returns the term's meaning for fewer requests. `witnesses` returns the
 quantifiers that need a request of the rest as a witness, so that they stay true when the other requests are removed.
-The proof in `any_number` needs both functions.
+The proof in `any_number` needs `restricted` and `witnesses`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Translates terms to z3 expressions: to unbounded integers and truth values, in which a parameter is a z3 constant.
 
 A `Frame` has a z3 constant for each variable at one step of a run. During a call, z3 would handle SIGINT itself: it
-would abort and answer `unknown`, and Python would not see the signal. So `check` raises `KeyboardInterrupt` after such
-an answer.
+would abort and answer `unknown`, and Python would not see the signal. So `check` raises `KeyboardInterrupt` if z3
+answers `unknown` because of SIGINT.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ INTERRUPTED: Final = "interrupted from keyboard"
 
 
 def check(solver: Any) -> str:
-    """z3's answer: `sat`, `unsat` or `unknown`. Raises `KeyboardInterrupt` if it is unknown because of Ctrl-C."""
+    """z3's answer: `sat`, `unsat` or `unknown`. Raises `KeyboardInterrupt` if Ctrl-C made the answer unknown."""
     answer = str(solver.check())
     if answer == "unknown" and solver.reason_unknown() == INTERRUPTED:
         raise KeyboardInterrupt

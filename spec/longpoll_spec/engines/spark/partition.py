@@ -7,7 +7,7 @@
 
 The worker gets the packed engine's expanding function as text, and compiles it. States pass through files, so Spark
 shuffles nothing. A run is a NumPy array of the form `Words`: mixed, sorted by heads, without duplicates. The driver and
-every worker map it from a file:
+every worker map runs into memory from these files:
 
 | file or directory | holds                                                                                   |
 |-------------------|-----------------------------------------------------------------------------------------|

@@ -5,7 +5,7 @@ level takes two jobs with one task per shard: the first job expands the shard's 
 successors that are new to the shard (`partition`). Spark schedules the tasks and retries them if a worker is lost.
 Tasks pass states as files in a shared directory, so nothing is shuffled. If a search is killed, the next one resumes
 from the last complete level and finds the same result. The driver expands small levels itself, with the same functions.
-Workers need this package.
+This package must be installed on the workers.
 """
 
 from __future__ import annotations

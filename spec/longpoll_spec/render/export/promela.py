@@ -2,8 +2,8 @@
 
 The export is one process with one loop, which has one `d_step` per action instance. So a transition of SPIN is a
 transition of the specification, and the process adds nothing to the state vector. Properties are checks that change no
-state. A check reports one SPIN error with the property's name, and remembers this outside the state vector. So one
-breadth-first run gives every verdict, and the depth of an error is the length of a shortest run.
+state. A check reports a SPIN error with the property's name once, and remembers outside the state vector that it did.
+So one breadth-first run gives every verdict, and the depth of an error is the length of a shortest run.
 
 The assignments of an effect are simultaneous, but Promela assigns one variable after another. So a variable is assigned
 after every term that reads its old value. If terms read each other's variables in a cycle, one old value is saved

@@ -9,7 +9,7 @@ quantifier covers, `NotUniformError` is raised, so that the text never means mor
 An expression is a tuple: its operator, then its parts. In addition to the operators of `terms` there are `var` (name,
 primed, index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and
 `notin` (expression, words), `is queue`, and `every` and `some` (letter, kind, excluded `letters`, body). The text of an
-expression is on one line if it fits, and otherwise in bulleted junctions. `tla` writes the module around it.
+expression is on one line if it fits, and otherwise in bulleted junctions. `tla` writes the module around these texts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Reading:
         object.__setattr__(self, "junctions", tuple(sorted(found, key=lambda pair: -len(pair[0].args))))
 
     def expression(self, term: Term, variable: Variable | None = None) -> Expression:  # noqa: PLR0911 - one case each
-        """The expression of a term. Constants in it are values of `variable`, if that is given."""
+        """The expression of a term. If `variable` is given, constants in the term are values of this variable."""
         if id(term) in self.named:
             return self.named[id(term)]
         match term.op:

@@ -156,7 +156,8 @@ class Module:
     """Derives the module of a policy with some features."""
 
     model: Model
-    """The requested model. The module does not depend on its numbers of requests, queues and messages."""
+    """The requested model. The text of the TLA+ module does not depend on the model's numbers of requests, queues and
+    messages."""
 
     @cached_property
     def bounds(self) -> Bounds:

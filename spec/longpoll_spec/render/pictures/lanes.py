@@ -2,7 +2,7 @@
 
 Columns are equally wide. Time passes only in the columns of ticks, which are marked. Steps are numbered, and described
 below the lanes. Texts are measured (`svg`), so that none overflows. With `moving` the picture shows one step after
-another, except for readers who prefer reduced motion. With `narrow` it fits the screen of a phone.
+another, except for readers who prefer reduced motion. With `narrow` the picture fits the screen of a phone.
 """
 
 from __future__ import annotations

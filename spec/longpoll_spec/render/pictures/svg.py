@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final
 
 FONT: Final = "'DejaVu Sans',Verdana,sans-serif"
-"""The fonts of pictures. A browser that lacks them most likely uses a font that is not wider."""
+"""The fonts of pictures. A browser without these fonts most likely uses a font that is not wider."""
 _LIGHT: Final = (
     "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--edge:#8a98a5;--head:#eef2f5;--lane:#f3f6f8;--paper:#fff;"
     "--step:#1f5fa8;--bar:#dbe7f4;--bad:#b3261e;--badbg:#fdecea"

@@ -15,7 +15,7 @@ access to the network. The data have the terms of several models in one table, w
 A constant is [`const`, value], a variable [`var`, number of its name's text]. Guards are stored without the waiting of
 `tick`: where `waits` holds, the interpreter makes `tick` wait for every urgent action, also in mutants. [`after`,
 action, variable] is the variable's value after that action of the first model as edited, and [`guard`, action] whether
-the action is enabled. So a property is stated once for all edits of its actions. `law.js` is the interpreter.
+the action is enabled. So the data state a property once for all edits of its actions. `law.js` is the interpreter.
 """
 
 from __future__ import annotations
