@@ -275,7 +275,7 @@ class Identity:
 
 
 def given(policy: str) -> Identity:
-    """The identity for a policy that the user has chosen."""
+    """Returns the identity for a policy that the user has chosen."""
     return Identity(policy, "given", "--policy names it")
 
 

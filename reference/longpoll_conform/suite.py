@@ -135,7 +135,7 @@ class Suite:
     place: Place
     policy: str
     run_name: str
-    """A part of the names of topics and groups."""
+    """The part of the topic and group names that identifies this run."""
     scans: bool = field(default=Factory(lambda self: self.policy.startswith("rocketmq"), takes_self=True))
     """Whether the broker checks deadlines in RocketMQ's five-second scan."""
     restart: Callable[[], None] | None = None

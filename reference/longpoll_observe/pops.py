@@ -1,9 +1,10 @@
 """Converts the commands of pops to history events: the requests, their answers, and the messages that a pop gets.
 
 The deadline of a held pop is `bornTime` plus `pollTime`, of which `bornTime` comes from the client's clock. The event
-contains the time that remains until the deadline when the proxy receives the pop. If the client's clock differs by more
-than `CLOCKS_MS`, the event omits `may_hold`, and the judge concludes nothing from the deadline. The event of an orderly
-pop omits `may_hold` too, because an orderly pop also waits for the acknowledgements of earlier messages.
+contains the time that remains until the deadline when the proxy receives the pop. If the client's clock differs from
+the proxy's by more than `CLOCKS_MS`, the event omits `may_hold`, and the judge concludes nothing from the deadline. The
+event of an orderly pop omits `may_hold` too, because an orderly pop also waits for the acknowledgements of earlier
+messages.
 
 Source: 5.5.0's `PopMessageProcessor`, `NotificationProcessor`, `PopLongPollingService.polling`.
 """

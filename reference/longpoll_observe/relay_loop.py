@@ -49,7 +49,7 @@ CHUNK_SIZE: Final = 256 * 1024
 """The maximum number of bytes that one pass reads from a socket, which is also the maximum that waits for a receiver.
 """
 READY_MAX: Final = 1000
-"""The maximum number of sockets that a poll reports. If it reports so many, other sockets may be ready too."""
+"""The maximum number of sockets that a poll reports. If a poll reports so many, other sockets may be ready too."""
 CONNECT_S: Final = 3.0
 """The seconds that a broker may take to accept a connection."""
 ACCEPTS_MAX: Final = 256

@@ -95,8 +95,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     window_end_ms: float
     why: str
     evidence: list[dict[str, Any]]
-    """The events that show the fault. With `meta` they form a complete history, which violates the clause again if it
-    is judged alone."""
+    """The events that show the fault. With `meta`, the events form a complete history, which violates the clause again
+    if it is judged alone."""
     messages: list[int] = []
     """Queue offsets of the messages that the finding is about, starting with the message at fault; may be empty."""
     tag: str = ""

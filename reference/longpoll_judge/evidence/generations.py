@@ -76,7 +76,7 @@ class Generation:
 
     @property
     def first_known(self) -> int | None:
-        """The lowest offset from which on the record has every message; None if the messages must show it."""
+        """The lowest offset from which on the record has every message; None if only the messages can show it."""
         if self.number <= 0:
             return None
         return INTEGER_LIMIT if self.emptied_ns is None else 0

@@ -128,7 +128,7 @@ class Case:
         shows &= ~self.logs.is_white_box[pulls.log] & ~self.lives.is_neither[pulls.log]
         pull = np.flatnonzero(shows)
         end = body[np.cumsum(count)[pull] - 1] + 1
-        # An answer that contradicts itself is no evidence of an end.
+        # Ignore answers that contradict themselves, because they do not prove an end.
         is_right = (end > pulls.offset[pull]) & (end <= self.told("offset_max")[pull])
         told, pull_of = np.full((2, len(self.events)), -1, dtype=np.int64)
         answers = pulls.answer_row[pull[is_right]]

@@ -120,8 +120,8 @@ def _lives(events: Gathered, at_ns: Integers, context: Context) -> Integers:
 FINDINGS_MAX: Final = 50
 """The maximum number of findings of one clause that are listed; the others are counted."""
 SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
-"""For `offset_min` and `offset_max`, the column with the end that earlier answers show. A message that an answer
-delivers was visible."""
+"""For `offset_min` and `offset_max`, the column with the end that earlier answers show, by their fields or by the
+messages that they deliver."""
 
 
 def _delivered_end(table: pa.Table) -> Integers:
@@ -259,7 +259,7 @@ def _unwatched(
 
 
 def _gone(answers: Gathered, own: Integers, acknowledged: Gathered, life: Integers) -> tuple[Integers, Integers]:
-    """Returns answers with an `offset_min` above a message of the last hour, and for each answer that message."""
+    """Returns answers whose `offset_min` is above a message acknowledged in the last hour, and that message."""
     by_offset = np.argsort(acknowledged.values["queue_offset"], kind="stable")
     # `highest_before` usually compares times. Here it compares offsets, to find the highest acknowledged offset below
     # each minimum.

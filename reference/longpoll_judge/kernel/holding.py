@@ -107,7 +107,7 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
     closed_ns[pull] = _closes_after(case, pull)
     outside = case.is_outside
-    # The record has no close of the connection, but ends before the time limit for the close.
+    # The record has no close of the connection, but it ends before the time limit for a close.
     unseen = outside & (closed_ns == NEVER) & (pulls.last_ns < until_ns)
     late = outside & settable & (closed_ns < NEVER)
     _told, perhaps = is_told_to_stop(case, pull)
@@ -359,7 +359,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     # A source with a specification is judged by that specification.
     lawful = events.are("source", pulls.row, case.context.lawful)
     whole_of, lawful_of = whole[pull], lawful[pull]
-    # Other clauses cover a pull that may not be held, is not in the table yet, or is answered.
+    # Other clauses cover steps of a pull that may not be held, that is not in the table yet, or that is answered.
     early = (before_ns < first_ns[pull]) & ~lawful_of & pulls.may_hold[pull]
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
     # Another clause covers a hold after the answer. A stop also answers pulls that are on their way to the table.

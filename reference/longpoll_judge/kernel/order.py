@@ -203,7 +203,8 @@ def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
     first = offsets.pick(moved.stream, offsets.bounds[moved.stream], offsets.numbers, NEVER)
     lowest = offsets.pick(moved.stream, offsets.bounds[moved.stream], order, -1)
     perhaps_ns = _perhaps_begun(case, moved, appended.take(~appended.is_known))
-    # Skip ends below the first known append, which are older than the record. `NEVER` is later than every time.
+    # Skip ends below the first known append, which are older than the record. If no append is known, the time is
+    # `NEVER`, which is later than every time.
     wrong = (last >= first) & (begun_ns > moved.before_ns) & (perhaps_ns > moved.before_ns)
     earliest_ns = suffix_min(offsets.group, known.after_ns[order])
     since_ns = offsets.pick(moved.stream, offsets.bounds[moved.stream], earliest_ns, NEVER)

@@ -3,9 +3,9 @@
 A pop of all queues concerns a whole topic, so all pops of a topic are judged together, in the window with the topic's
 queue -1. Other events come to this window by the keys of their requests and messages (`run.buckets`).
 
-A message is identified by its unique id within a group and topic. After its invisible time, RocketMQ copies it into the
-retry topic, with the same id at another offset. An id with two offsets outside the retry topic was sent twice and is
-not judged.
+A message is identified by its unique id within a group and topic. After a message's invisible time, RocketMQ copies the
+message into the retry topic, with the same id at another offset. An id with two offsets outside the retry topic was
+sent twice and is not judged.
 
 Source: `PopMessageProcessor`, `PopLongPollingService`, `PopReviveService` of 5.5.0. The clauses are in `contract.pops`.
 """
@@ -294,7 +294,7 @@ def _codes(pops: _Pops) -> Iterator[Breach]:
 
 
 def _found(pops: _Pops) -> Iterator[Breach]:
-    """Yield answers to pops that report messages but have none, have too many, or have wrong messages."""
+    """Yield answers to pops that should have messages but have none, have too many, or have wrong messages."""
     popped, owner, asked = pops.popped, pops.owner, pops.asked
     count = np.bincount(owner, minlength=len(asked))
     is_found = (asked.values["code"] == POP) & (pops.code == 0)

@@ -384,8 +384,8 @@ def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integer
     is_whole &= ~are_among(told.request, sent.request[sent.values["id"] == 0])
     is_listed = are_among(own, other)
     body, sent_body = told.values["body"], sent.values["body"]
-    # An id is usually unique in its send, so first compare only with the first message of the id, and compare the
-    # remaining messages with each message.
+    # An id is usually unique in its send, so first compare each body only with the first message of its id, and compare
+    # the remaining bodies with all messages of their id.
     is_same = (body == -1) | (body == np.append(sent_body, -1)[first_of(own, other)])
     rest = np.flatnonzero(~is_same)
     bodies, sent_bodies = numbered((own[rest], body[rest]), (other, sent_body))

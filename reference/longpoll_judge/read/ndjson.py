@@ -201,8 +201,8 @@ def _parse_slowly(content: bytes, position: int, path: str, damages: list[Damage
 def name_twice(content: bytes) -> str:
     """The first schema field that a JSON object names more than once; empty if no field is repeated.
 
-    If a field is repeated, JSON readers differ in which value they keep, so the line is ambiguous. Arrow rejects such a
-    line too. Unknown fields may be repeated, because readers ignore them.
+    If a field is repeated, JSON readers differ in which value they keep, so the line is ambiguous, and Arrow rejects it
+    too. Unknown fields may be repeated, because readers ignore them.
     """
     names = [name for name, _value in _PAIRS(content.decode()) if name in FIELD_TYPES]
     return next((name for name in names if names.count(name) > 1), "")

@@ -1,7 +1,7 @@
 """Finds histories, which are directories of parts with a `meta.json`, and cuts them into splits.
 
-A split can be read separately. It is a range of one part: the lines of NDJSON that begin in a byte range, row groups of
-Parquet, or a whole compressed part. Both engines read with this module, so they see the same events and the same
+A split is a range of one part, which can be read separately: the lines of NDJSON that begin in a byte range, row groups
+of Parquet, or a whole compressed part. Both engines read with this module, so they see the same events and the same
 damage. `ndjson` and `parquet` read the two kinds of parts.
 """
 

@@ -78,7 +78,7 @@ class Buckets:
         return read_pieces(self._file, self._pieces[bucket])
 
     def verdicts(self, context: Context) -> Iterator[pa.Table]:
-        """Yield the rows of each bucket. Call this after all events were added."""
+        """Yield the result rows of each bucket. Call this method after all events were added."""
         shared = self._keys.shared()
         for bucket in range(self.count) if len(shared) else ():
             # Read the bucket piece by piece if it is too large for one window.

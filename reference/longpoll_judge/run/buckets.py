@@ -147,7 +147,7 @@ def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
 
 
 def _extremes(table: pa.Table, rows: Integers, connection: Integers) -> Integers:
-    """Return the first and last answers of each connection; if there are too many, only of the longest connections."""
+    """Return each connection's first and last answer; of too many connections, only those of the longest ones."""
     before_ns, after_ns = integers_of(table, "before_ns"), integers_of(table, "after_ns")
     first, last = (
         rows[order[np.unique(connection[rows][order], return_index=True)[1]]]

@@ -361,7 +361,8 @@ class Parts:
             before = extremes(joined([before, table, *lent]), context)
         self._before.append(before)
         for number, alone in enumerate(waiting):
-            # The copied events include the answers to these requests, and the requests of these answers.
+            # Add the copied events too, because they include the answers to the part's unanswered requests, and the
+            # requests of its other answers.
             needs[number].add(joined([alone, *read_pieces(self._file, self._guests[number])]))
         return needs
 

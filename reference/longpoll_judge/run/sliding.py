@@ -2,8 +2,8 @@
 
 The judge treats the time before the kept events as a gap, and expects later events. Therefore a finding that is certain
 for the kept events stays certain, and all other findings wait for the judgement of the whole history. Each event is
-judged at least twice, with the events before and after it. A request without an answer is kept for longer than any
-hold. An answered pull is counted once, as soon as no event from before the answer can still arrive.
+judged at least twice: with the events before it, and with the events after it. A request without an answer is kept for
+longer than any hold. An answered pull is counted once, as soon as no event from before the answer can still arrive.
 """
 
 from __future__ import annotations

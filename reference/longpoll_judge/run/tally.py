@@ -38,7 +38,7 @@ class Latest(Generic[Key, Value]):
     _fresh: set[Key] = field(factory=set)
 
     def put(self, key: Key, value: Value, most: int) -> None:
-        """Keep a value. If there are then more than `most` values, drop the one that was found least recently."""
+        """Keep a value, and drop the one that was found least recently if there are then more than `most` values."""
         if key not in self.values:
             self._fresh.add(key)
         self.values[key] = self.values.pop(key, value)

@@ -22,7 +22,8 @@ def told_of(finding: Finding) -> str:
     about = {"group": finding.group[:TAG_SHOWN_MAX], "connection": finding.connection, "at": finding.time}
     parts += [f"{name} {value}" for name, value in about.items() if value]
     broker = next((event["broker"] for event in finding.evidence if event.get("broker")), "")
-    # A pop of all queues names no queue, and offsets in the retry topic are not offsets in the topic.
+    # Look for the message's own event, because a pop of all queues names no queue, and offsets in the retry topic are
+    # not offsets in the topic.
     placed = [event for event in finding.evidence if event.get("queue_offset") in finding.messages[:1]]
     queue = next((event["queue"] for event in placed if finding.queue < 0), finding.queue)
     if messages and broker and not any(event.get("cause") == "retry" for event in placed):

