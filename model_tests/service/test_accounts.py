@@ -156,7 +156,7 @@ def told(caplog: pytest.LogCaptureFixture, name: str) -> int:
     return names.count(name)
 
 
-def test_the_file_is_looked_at_twice_a_second_at_most(world: World) -> None:
+def test_the_account_file_is_checked_at_most_twice_a_second(world: World) -> None:
     for after_ns, count in ((LOOK_NS, 1), (0, 1), (LOOK_NS - 1, 1), (1, 2), (LOOK_NS - 1, 2), (1, 3), (9 * LOOK_NS, 4)):
         world.look(GOOD, after_ns)
         assert len(world.held) == count
@@ -434,7 +434,7 @@ def test_a_signature_covers_every_field_and_the_body(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("white", ["globalWhiteRemoteAddresses: [127.0.0.*]", "whiteRemoteAddress: 127.0.0.1"])
-def test_a_white_address_needs_no_signature(tmp_path: Path, brokers: Brokers, white: str) -> None:
+def test_an_allow_listed_address_needs_no_signature(tmp_path: Path, brokers: Brokers, white: str) -> None:
     path = tmp_path / "plain_acl.yml"
     for inside in (True, False):
         text = ACCOUNTS.replace(white[: white.index(" ")], white)

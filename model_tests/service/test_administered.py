@@ -396,7 +396,7 @@ def test_every_groups_offsets_are_returned(brokers: Brokers, policy: Policy) -> 
     assert (ordered["totalDiff"], ordered["consumeStatsList"]) == (0, [{"G": []}])
 
 
-def test_answers_have_limits(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_lists_are_refused(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     client = joined(brokers.client())
     send_message(client, "T")
     client.create_group("G")

@@ -335,7 +335,7 @@ def test_an_error_while_reading_closes_only_its_connection(
     assert_serves(broker, brokers)
 
 
-def test_a_delayed_message_that_cannot_be_delivered_keeps_nothing_back(
+def test_an_undeliverable_delayed_message_does_not_block_later_ones(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised: list[str] = []

@@ -192,12 +192,12 @@ def flags_of_answers(client: RawClient, broker: Broker) -> set[int]:
 
 
 @pytest.mark.parametrize("prepare", [lambda broker: broker, one_by_one], ids=["in bursts", "one by one"])
-def test_every_answer_s_flag_is_1(brokers: Brokers, prepare: Callable[[Broker], Broker]) -> None:
+def test_every_answer_has_flag_1(brokers: Brokers, prepare: Callable[[Broker], Broker]) -> None:
     broker = prepare(brokers.start())
     assert flags_of_answers(brokers.connect(broker), broker) == {1}
 
 
-def test_two_processors_for_one_code_are_refused() -> None:
+def test_two_processors_of_one_code_are_refused() -> None:
     pulls: dict[int, Processor] = {RequestCode.PULL_MESSAGE: print}
     assert combine_processors([pulls, {RequestCode.HEART_BEAT: print}]) == pulls | {RequestCode.HEART_BEAT: print}
     with pytest.raises(CodeServedTwiceError, match=r"\[11\]"):
@@ -396,12 +396,14 @@ def test_the_page_lists_the_calls_in_order(passes: dict[str, list[Call]]) -> Non
     assert first_not_called(named, passes["held"] + passes["wake"]) is None
 
 
-def test_the_number_of_files_of_a_request_only_falls(passes: dict[str, list[Call]]) -> None:
+def test_the_number_of_files_that_serve_a_request_does_not_grow(passes: dict[str, list[Call]]) -> None:
     assert {name: len({file for file, _ in passes[name]}) for name in FILES} == FILES
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
-def test_the_vip_port_is_two_below(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_taken: bool) -> None:
+def test_the_vip_port_is_the_brokers_port_minus_two(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_taken: bool
+) -> None:
     """The VIP port is two below the broker's port; if another program uses it, the broker logs that and continues."""
     with ExitStack() as stack:
         while True:

@@ -455,7 +455,7 @@ def reached(broker: Broker, limit: ConnectionLimit) -> float:
     return values(broker)["longpoll_limits_reached_total", limit.value]
 
 
-def test_a_slow_frame_is_ended(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_with_a_slow_frame_is_closed(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.02)
     broker, slow, busy = brokers.served_two(config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000))
     close, counted = Channel.close, []

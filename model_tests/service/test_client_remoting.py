@@ -152,7 +152,7 @@ def test_every_waiting_call_gets_the_connections_error(how: str) -> None:
         assert not client.is_open
 
 
-def test_closing_and_connecting() -> None:
+def test_a_closed_client_fails_its_calls_and_leaves_no_thread() -> None:
     before = threading.active_count()
     with served(lambda _peer, _command: None) as (_server, client):
         answers = Answers(5)
@@ -284,7 +284,7 @@ def test_requests_of_a_closing_callback_are_sent() -> None:
         wait_until(lambda: [command.code for command in server.received] == [10, 12])
 
 
-def test_an_earlier_deadline_is_kept_also_after_calls_that_had_time() -> None:
+def test_a_short_timeout_is_kept_after_calls_with_long_timeouts() -> None:
 
     def some(peer: Peer, command: Command) -> None:
         if command.code == 10:

@@ -61,7 +61,7 @@ HOUR_MS = 3_600_000
 NOTED_MS = 2 * HOUR_MS // SEEN_PARTS
 
 
-def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
+def test_a_clock_step_changes_no_delay(brokers: Brokers) -> None:
     runtime = ShiftedRuntime()
     runtime.ahead_ms = HOUR_MS
     broker, client = brokers.served(runtime=runtime, config=BrokerConfig(channel_idle_ms_max=24 * HOUR_MS))
@@ -259,7 +259,9 @@ def test_an_ended_transaction_is_not_checked(tmp_path: Path, brokers: Brokers) -
         assert (client.pushes, client.bodies("T")) == ([], [b"1", b"0", b"3"])
 
 
-def test_a_message_without_room(checking: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_prepared_message_does_not_stop_the_checks(
+    checking: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
     client = joined(checking, brokers)
     full = HALF.format(group="PG") + "filler\x01"
     added = len("\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02CLUSTER\x01DefaultCluster")
@@ -313,7 +315,7 @@ def test_transaction_checks_continue_after_a_restart(tmp_path: Path, brokers: Br
         )
     )
 )
-def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, int, str, str]]) -> None:
+def test_the_producer_table_equals_a_plain_set(steps: list[tuple[str, int, str, str]]) -> None:
     table = Producers()
     plain: set[tuple[Hashable, str]] = set()
     clients: dict[Hashable, str] = {}

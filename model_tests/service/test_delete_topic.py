@@ -149,7 +149,7 @@ def test_a_topic_stays_deleted_after_a_restart(
     ("policy", "codes"), [(STRICT, (1, 1, 1, 1)), (ROCKETMQ_4_9, (1, 1, 1, 1)), (ROCKETMQ_5, (29, 29, 0, 1))],
     ids=["strict", "4.9", "5"],
 )  # fmt: skip
-def test_system_topics_stay_as_they_are(policy: Policy, codes: tuple[int, int, int, int], brokers: Brokers) -> None:
+def test_system_topics_cannot_be_deleted(policy: Policy, codes: tuple[int, int, int, int], brokers: Brokers) -> None:
     """Deleting the schedule topic would lose delayed messages, so system topics cannot be deleted."""
     broker, client = brokers.served(policy=policy)
     conflict, blank, odd, kind = codes

@@ -59,7 +59,7 @@ def herd_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
     return pulls, singly, InlineExecutor(run, run_alike, later_of())
 
 
-def test_herds_that_run_together() -> None:
+def test_pulls_of_a_herd_share_an_answer() -> None:
     """The first pull of a herd runs alone, and the others share its answer."""
     pulls, singly, executor = herd_of(7)
     pulls[4].offset = pulls[5].offset = 1
@@ -304,7 +304,7 @@ class Channels:
         return 1
 
 
-def test_locks_and_wakes_of_a_herd() -> None:
+def test_waiting_runs_are_taken_under_the_lock_and_wake_the_loop_once() -> None:
     lock = HeldLock()
     later = LaterRuns(cast("Lock", lock))
     channel = Channels(lock)

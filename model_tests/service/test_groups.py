@@ -246,7 +246,7 @@ def places_after_a_crash(store_config: StoreConfig, brokers: Brokers, directory:
     return {(topic, queue_id, store.visible_end(topic, queue_id)) for topic, queue_id in store.queues()}
 
 
-def test_names_stored_by_a_broker_without_light_queues_become_no_paths(brokers: Brokers, tmp_path: Path) -> None:
+def test_stored_names_of_light_queues_never_become_paths(brokers: Brokers, tmp_path: Path) -> None:
     """Readers check the names of light queues, so a stored name never becomes a path."""
     places = places_after_a_crash(SMALL_STORE, brokers, tmp_path)
     assert {topic for topic, _queue_id, _end in places} == {

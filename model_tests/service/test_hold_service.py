@@ -185,7 +185,7 @@ def test_a_deadline_added_during_the_search_wakes_the_clock(monkeypatch: pytest.
     assert bench.service.wait_s() == pytest.approx(0.2)
 
 
-def test_deadlines_and_stops() -> None:
+def test_deadlines_and_a_stop_release_held_pulls() -> None:
     bench = Bench(STRICT)
     first, second = bench.hold(deadline_ms=300), bench.hold(deadline_ms=301)
     assert (bench.run_at(299.999999), bench.run_at(300)) == ([], [(first, "expired")])
@@ -547,7 +547,7 @@ def test_a_pull_that_is_not_held_is_refused_or_run(policy: Policy, news: bool) -
     assert len(bench.service) == 0
 
 
-def test_large_herds_without_an_answer() -> None:
+def test_a_large_herd_that_is_rejected_or_expired() -> None:
     bench = Bench(STRICT, rejects=True)
     pulls = [bench.hold() for _ in range(LARGE_HERD)]
     bench.arrive()

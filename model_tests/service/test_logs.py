@@ -118,7 +118,7 @@ def test_the_state_of_an_opened_store_is_logged(tmp_path: Path) -> None:
     assert all(one["log_start"] <= one["dispatched_from"] <= one["log_end"] for one in told)
 
 
-def test_log_lines_of_one_place_are_limited() -> None:
+def test_log_lines_from_one_line_of_code_are_limited() -> None:
     """Log lines above the limit per second are dropped, and the next line states the number of dropped lines."""
 
     def write(text: str, now_s: float, line: int = 1) -> None:

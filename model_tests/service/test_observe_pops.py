@@ -72,7 +72,7 @@ def test_a_pop_and_its_messages_are_recorded(scene: Scene) -> None:
     ],
 )
 @pytest.mark.parametrize("code", [POP, NOTIFICATION])
-def test_the_deadline_is_that_of_the_client(
+def test_the_deadline_of_a_pop_uses_the_clients_clock(
     scene: Scene, code: int, off_ms: int, more: dict[str, str], told: tuple[bool | None, int]
 ) -> None:
     """If a clock is wrong, or the pop is orderly, the event does not say whether the broker may hold the pop."""
@@ -99,7 +99,7 @@ def test_the_cause_of_a_notifications_answer_is_recorded(scene: Scene, fields: d
 
 @pytest.mark.parametrize("retry", [0, 1, 2])
 @pytest.mark.parametrize("code", [ACK, CHANGE])
-def test_a_request_about_a_popped_message_has_its_place(scene: Scene, code: int, retry: int) -> None:
+def test_a_request_about_a_popped_message_names_the_pops_topic(scene: Scene, code: int, retry: int) -> None:
     """The event names the pop's topic, whether the request uses the old or the new name of the retry topic."""
     scene.asks(*about(code, retry, invisibleTime="70")[:1], 1, about(code, retry, invisibleTime="70")[1])
     scene.answers(0, 1, {"popTime": "7", "invisibleTime": "70", "reviveQid": "0"} if code == CHANGE else {})
@@ -131,7 +131,7 @@ def test_an_unreadable_pop_is_recorded_as_lost(
     assert told == [*(["request_received"] if answer else []), "lost", "request_received"]
 
 
-def test_other_topics_and_handles() -> None:
+def test_topics_and_handles_of_pops_are_parsed() -> None:
     assert normal_topic("%RETRY%G", "G") == "%RETRY%G"
     assert read_handle(HANDLE.format(2)).is_retry
     with pytest.raises(HeaderError, match="eight fields"):

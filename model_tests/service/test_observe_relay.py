@@ -91,7 +91,7 @@ def test_tls_through_the_proxy_is_refused_in_one_line(upstream: Upstream, caplog
     wait_until(lambda: upstream.observer.loop.link_count == 0)
 
 
-def test_a_broker_that_is_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_clients_of_an_unreachable_broker_are_disconnected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with (
         closed_port() as address,
@@ -234,7 +234,9 @@ def names() -> SlowNames:
     return SlowNames()
 
 
-def test_a_slow_name_look_up(names: SlowNames, broker: Broker, brokers: Brokers, tmp_path: Path) -> None:
+def test_a_slow_name_lookup_delays_no_other_broker(
+    names: SlowNames, broker: Broker, brokers: Brokers, tmp_path: Path
+) -> None:
     port = broker.address[1]
     with Observer.start(
         names, brokers=[broker.address, (NAME, port)], record_directory=str(tmp_path / "history")
@@ -347,7 +349,7 @@ def address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def test_an_earlier_history_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_earlier_history_in_the_directory_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begin_recording(None)
     begin_recording(tmp_path)
     assert capsys.readouterr().err == ""

@@ -382,7 +382,7 @@ def test_an_empty_expression_type_is_not_recorded(scene: Scene) -> None:
     assert (asked.expression_type, asked.expression) == ("", "")
 
 
-def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
+def test_numbers_beyond_the_schema_become_its_maximum(scene: Scene) -> None:
     group = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
     scene.asks(PULL, 1, pull_fields("T", 1 << 62))
     scene.asks(RequestCode.UPDATE_CONSUMER_OFFSET, 2, group | {"commitOffset": str(1 << 62)})
@@ -471,7 +471,7 @@ def test_only_addresses_of_route_answers_change(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 40, b"\0\0\0\1aaaa"], ids=["length too large", "length too small"])
-def test_a_stream_that_cannot_be_read_passes(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_undecodable_stream_passes_unchanged(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     tap = RouteTap(lambda address: f"proxy/{address}")
     asked(tap, 1)
     assert (tap.rewrite(garbage), tap.rewrite(b"abc")) == (garbage, b"abc")
@@ -613,7 +613,7 @@ def test_unresponsive_brokers_do_not_delay_a_route(brokers: Brokers, tmp_path: P
         runtime.refuses.set()
 
 
-def test_a_broker_that_a_route_names_is_measured(brokers: Brokers, tmp_path: Path) -> None:
+def test_the_clock_of_a_broker_in_a_route_is_measured(brokers: Brokers, tmp_path: Path) -> None:
     broker, history = brokers.start(), tmp_path / "history"
     with Observer.start(
         RealRuntime(), brokers=[], name_server=broker.name_server_address, record_directory=str(history)

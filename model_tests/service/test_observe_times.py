@@ -99,7 +99,7 @@ CASES: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_since_when_bytes_can_have_been_sent(name: str) -> None:
+def test_the_earliest_time_at_which_bytes_may_have_been_sent(name: str) -> None:
     play(arrivals(), CASES[name])
 
 
@@ -231,7 +231,9 @@ def relay_loop() -> Iterator[RelayLoop]:
     [(50, [(100, 50)], [(100 + 2 * CALL_NS, 57)]), (60, [(100, 60)], []), (49, [], [])],
     ids=["all bytes read", "more bytes waiting", "fewer bytes than were read"],
 )
-def test_looks_and_acknowledgements(relay_loop: RelayLoop, come: int, looks: object, acknowledgements: object) -> None:
+def test_when_the_relay_checks_and_acknowledges_a_connection(
+    relay_loop: RelayLoop, come: int, looks: object, acknowledgements: object
+) -> None:
     kernel, noted = Kernel(come, 7), Noted(50)
     relay_loop._now_ns = lambda: kernel.now_ns
     link: Any = Part(onward=kernel)

@@ -374,7 +374,7 @@ def test_received_messages_are_counted_and_moved_offsets_reported() -> None:
     assert world.notes == ["get"]
 
 
-def test_pulls_that_run() -> None:
+def test_pulls_whose_run_succeeds_or_fails() -> None:
     """A pull whose run fails is answered, or raises an error, depending on the policy."""
     world, outbox, pull = RunnerWorld(), Box(), pull_of()
     runner = world.runner()
@@ -406,7 +406,7 @@ def test_pulls_that_run() -> None:
     assert not outbox.replies
 
 
-def test_a_pull_that_is_not_run_is_answered_why() -> None:
+def test_a_pull_that_does_not_run_gets_the_reason() -> None:
     """A stopping broker answers a woken pull with the requested offset and does not read the store."""
     world, outbox = RunnerWorld(), Box()
     runner = world.runner(role=BrokerRole(slave_read=True))

@@ -510,7 +510,7 @@ def test_a_quota_equals_a_plain_count(steps: list[tuple[int, int, int, bool]]) -
     assert not quota._counts
 
 
-def test_shares_of_addresses_and_registrations() -> None:
+def test_one_address_cannot_use_up_a_quota() -> None:
     quota = Quota("table", 10_000)
     for number in range(200):
         for each in range(60):

@@ -112,7 +112,7 @@ def test_prepared_messages(flag: MessageSysFlag, brokers: Brokers, history: Path
     assert (answered.request, answered.topic, answered.queue, answered.code) == (other, "T", 0, 0)
 
 
-def test_numbers_beyond_the_schema_are_cut(brokers: Brokers, history: Path) -> None:
+def test_numbers_beyond_the_schema_become_its_maximum(brokers: Brokers, history: Path) -> None:
     beyond = (1 << 63) - 1
     broker, client = brokers.served(record_directory=str(history))
     send_message(client, "T")

@@ -457,7 +457,7 @@ def test_no_code_waits_for_a_time_out(broker: Broker, brokers: Brokers) -> None:
             assert client.reply(client.send(code)) is not None, code.name
 
 
-def test_a_setting_is_kept(broker: Broker, brokers: Brokers) -> None:
+def test_a_name_server_setting_is_stored(broker: Broker, brokers: Brokers) -> None:
     client = brokers.names(broker)
     place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
     put, get = partial(client.call, RequestCode.PUT_KV_CONFIG), partial(client.call, RequestCode.GET_KV_CONFIG)
@@ -486,7 +486,7 @@ def test_a_setting_is_kept(broker: Broker, brokers: Brokers) -> None:
         ({"namespace": "n", "key": "k"}, "value"),
     ],
 )
-def test_a_setting_is_refused(brokers: Brokers, fields: dict[str, str], words: str) -> None:
+def test_an_invalid_name_server_setting_is_refused(brokers: Brokers, fields: dict[str, str], words: str) -> None:
     answer = brokers.names(brokers.start()).call(RequestCode.PUT_KV_CONFIG, fields)
     assert (answer.code, words in str(answer.remark)) == (1, True)
 
@@ -525,7 +525,7 @@ def test_a_deleted_topic_has_no_route_until_it_is_registered_again(brokers: Brok
     assert permissions(client, "TBW102") == {"broker-a": 7}
 
 
-def test_the_limit_of_topics(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_topics_is_limited(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "BROKER_TOPIC_COUNT_MAX", 3)
     client = brokers.names(brokers.start())
     for number in range(1, 8):

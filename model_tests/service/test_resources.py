@@ -221,7 +221,9 @@ def test_a_consumer_may_send_to_its_retry_topic(broker: Broker, brokers: Brokers
     ("topic", "properties"),
     [("SCHEDULE_TOPIC_XXXX", "DELAY\x0118\x02KEYS\x01k\x02"), ("RMQ_SYS_TRANS_HALF_TOPIC", PREPARED)],
 )
-def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Broker, brokers: Brokers) -> None:
+def test_only_administrators_may_read_system_topics(
+    topic: str, properties: str, broker: Broker, brokers: Brokers
+) -> None:
     client = brokers.connect(broker)
     sent = send_fields(topic, properties="REAL_TOPIC\x01secret\x02REAL_QID\x010\x02")
     assert is_refused(call(client, SEND, sent, b"x"), f"topic:{topic}")
@@ -365,7 +367,7 @@ def test_damaged_properties_do_not_show_the_next_message(broker: Broker, brokers
     assert "no message begins" in (answer.remark or "")
 
 
-def test_every_code_has_an_entry(broker: Broker) -> None:
+def test_every_request_code_has_one_access_rule(broker: Broker) -> None:
     count, handler = Counter([*NAMED, *FOR_EVERY_ACCOUNT, *ADMIN_CODES]), broker.handler
     rooms = (handler.pulling.processors, handler.sending.processors, handler.administering.processors)
     assert {code for room in rooms for code in room if count[code] != 1} == set()
@@ -400,7 +402,7 @@ def named_fields() -> Iterator[tuple[int, str, str]]:
                     yield code, name, wire
 
 
-def test_every_field_that_names_a_topic_or_a_group_counts(broker: Broker, brokers: Brokers) -> None:
+def test_every_field_that_names_a_topic_or_group_is_checked(broker: Broker, brokers: Brokers) -> None:
     client = brokers.connect(broker)
     for code, name, wire in named_fields():
         value, told = DENIED[name]

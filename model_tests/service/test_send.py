@@ -327,7 +327,7 @@ def test_visibility_of_a_message_before_its_sync(policy: Policy, seen: bool, bro
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_a_delayed_message_is_seen_too(policy: Policy, brokers: Brokers) -> None:
+def test_a_delayed_message_becomes_visible_after_its_sync(policy: Policy, brokers: Brokers) -> None:
     # If no thread polls the delay levels, the thread of delayed messages syncs itself, so the flush thread need not
     # run.
     interval_ms = SYNC_NEVER.flush_interval_ms if policy.notify == "dispatcher_poll" else 1_000_000

@@ -171,7 +171,7 @@ def test_a_message_is_stored_and_answered_with_its_place(code: int) -> None:
     assert (stored.topic, stored.queue_id, bytes(stored.body), stored.born_host) == ("T", 2, b"body", sender.host_bytes)
 
 
-def test_flags_and_addresses() -> None:
+def test_a_batch_flag_makes_a_batch() -> None:
     world, sender = World(), channel()
     sender.host_bytes = b"known"
     world.processor().receive(sender, command(), Outbox())

@@ -374,7 +374,7 @@ def test_a_directory_in_place_of_a_file_is_named(
 
 
 @pytest.mark.parametrize("part", ["log", "queues"])
-def test_a_file_that_is_cut_ends_no_broker(tmp_path: Path, part: str) -> None:
+def test_a_truncated_file_does_not_end_the_broker(tmp_path: Path, part: str) -> None:
     """The messages of a truncated file are missing, /health reports it, and the other files are served."""
     store, settings = tmp_path / "store", tmp_path / "broker.conf"
     settings.write_text("flushIntervalCommitLog=10\n", encoding="utf-8")

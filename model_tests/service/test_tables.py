@@ -310,7 +310,7 @@ def test_a_failed_save_is_reported(brokers: Brokers, monkeypatch: pytest.MonkeyP
         min_size=1,
     )
 )
-def test_files_are_put_together_in_parts(content: dict[str, dict[str, dict[int, int]]]) -> None:
+def test_a_table_encoded_in_parts_equals_the_whole_table(content: dict[str, dict[str, dict[int, int]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topics, "PART_COUNT", 4)
         assert config_files._text(content) == msgspec.json.format(msgspec.json.encode(content), indent=1)

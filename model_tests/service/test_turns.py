@@ -257,7 +257,7 @@ class Passes:
         return [each for each in self.noted[begun - 1 :] if each]
 
 
-def test_many_large_answers_let_others_go_first(
+def test_many_large_answers_take_several_passes(
     broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, passes = brokers.connect(broker), Passes(broker, monkeypatch)
@@ -289,7 +289,7 @@ class Faulty:
         raise LookupError(name)
 
 
-def test_a_fault_after_the_requests_ends_no_loop(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_at_the_end_of_a_pass_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     faulty = Faulty()
     faulty.loop = IoLoop(RealRuntime(), "io", limits_of(BrokerConfig()), pass_end=faulty, clock=faulty)
     faulty.loop._run()
@@ -304,7 +304,7 @@ def test_a_fault_after_the_requests_ends_no_loop(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("ready", "turn_ns"), [(0, TURN_NS_MAX), (4, PASS_NS // 5), (9, PASS_NS // 10), (10_000, TURN_NS_MIN)]
 )
-def test_turns_are_shorter_the_more_are_ready(ready: int, turn_ns: int) -> None:
+def test_turns_are_shorter_if_more_connections_are_ready(ready: int, turn_ns: int) -> None:
     loop = IoLoop(RealRuntime(), "io", limits_of(BrokerConfig()))
     loop._run_pass([(object(), False, False)] * ready)
     assert loop._turn_ns == turn_ns
@@ -315,7 +315,7 @@ QUICK = RequestCode.GET_MIN_OFFSET
 PLACE: Final = {"topic": "T", "queueId": "0"}
 
 
-def test_a_client_slow_once_is_served_during_a_flood(
+def test_a_client_that_was_slow_once_is_served_during_a_flood(
     broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, known = broker.loops[0], brokers.connect(broker)
@@ -394,7 +394,7 @@ def test_a_slow_client_is_read_during_a_flood_of_handshakes(place: int, monkeypa
     assert len(loop._unread) == 36
 
 
-def test_the_docs_have_the_bounds_of_turns() -> None:
+def test_the_docs_state_the_bounds_of_turns() -> None:
     page = (Path(__file__).parents[2] / "docs/safety.md").read_text()
     rows = re.findall(r"^\| .*? \| (.*?) \|$", page.partition("## Long work")[2], re.MULTILINE)[2:]
     assert [[int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", row)[:2]] for row in rows] == [

@@ -309,7 +309,7 @@ def test_a_replaced_file_is_old_or_new() -> None:
     assert {each.read("/d/f") for each in cuts(disk)} == {b"new"}
 
 
-def test_changes_in_order() -> None:
+def test_ordered_changes_survive_in_order() -> None:
     """If a file system orders changes and a name survives a power cut, all earlier names survive too."""
     disk, files = filled()
     mapped = [files.map(f"/d/{name}", 1, writable=True, create=True) for name in "abc"]

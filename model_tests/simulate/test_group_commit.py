@@ -194,7 +194,7 @@ def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch)
     assert desk.answered == {1: (True, S), 3: (True, S + S // 2), 2: (True, 2 * S)}
 
 
-def test_a_fault_of_one_send_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_one_send_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error while messages become visible or answers are sent does not end the committer."""
 
     def no_answer(_durable: bool, _outbox: Outbox) -> None:

@@ -52,7 +52,7 @@ SEEDS_AGAIN: Final = range(10)
 Plant = Callable[[], AbstractContextManager[Any]]
 
 
-def test_promises_are_kept() -> None:
+def test_the_brokers_promises_are_kept() -> None:
     """The runs include every kind of schedule, kills, power cuts, cut connections, stops, clock steps and pauses."""
     kinds = {mishap.kind for seed in SEEDS for mishap in plan_of(seed).mishaps}
 
@@ -63,7 +63,7 @@ def test_promises_are_kept() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", ["strict", "strict-clone"])
-def test_promises_are_kept_for_a_day(policy: str) -> None:
+def test_the_brokers_promises_are_kept_for_a_day(policy: str) -> None:
     """Eleven thousand seeds per policy of ours take more than a day of the broker's virtual time."""
     lived_ms: list[float] = []
 
@@ -77,7 +77,7 @@ def test_promises_are_kept_for_a_day(policy: str) -> None:
 
 
 @pytest.mark.parametrize("grain", quick_if(("line", "access"), lambda grain: grain == "line"))
-def test_promises_are_kept_with_switches_at_any_line(grain: Any) -> None:
+def test_the_brokers_promises_are_kept_with_switches_at_any_line(grain: Any) -> None:
     assert search(Settings(grain=grain), range(6)) is None
 
 
@@ -305,7 +305,7 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
     assert own != digest(range(3, 6))
 
 
-def test_the_turns_of_a_run_replay_it() -> None:
+def test_the_recorded_turns_replay_a_run() -> None:
     """The recorded turns, including pauses, repeat the run's scheduling points, times and answers."""
     stalled = changed = 0
     for seed in SEEDS_AGAIN:

@@ -66,7 +66,7 @@ def added(strategy: Strategy, *, locked: bool) -> tuple[int, str, tuple[Turn, ..
 
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
-def test_a_lock_is_necessary_and_sufficient(make: Callable[[int], Strategy]) -> None:
+def test_a_lock_prevents_lost_increments(make: Callable[[int], Strategy]) -> None:
     """With every strategy, some seed loses an increment without the lock, and no seed loses one with the lock."""
     assert all(added(make(seed), locked=True)[0] == 6 for seed in SEEDS)
     assert any(added(make(seed), locked=False)[0] < 6 for seed in SEEDS)

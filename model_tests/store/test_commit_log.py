@@ -343,7 +343,7 @@ def test_flushed_bytes_are_not_flushed_again(tmp_path: Path, monkeypatch: pytest
     assert log.append(message(body=b""), TOPIC, 1, 1) == size
 
 
-def test_a_blank_is_written_where_the_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blank_record_is_written_if_the_disk_has_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the disk is full, the append raises an error and the broker's process continues."""
     monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
     log, size = empty_log(tmp_path)

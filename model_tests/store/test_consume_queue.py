@@ -319,7 +319,7 @@ def extended_starts(queue: ConsumeQueue) -> list[int]:
     return [segment.start for segment in queue.extended.segments.segments]
 
 
-def test_extended_files_go_with_the_units(extended: ConsumeQueue) -> None:
+def test_extended_files_are_removed_with_their_units(extended: ConsumeQueue) -> None:
     filled(extended, 2 * COUNT + 2)
     assert extended_starts(extended) == [0, 64, 128, 192]
     extended.remove_before(650)
@@ -353,7 +353,7 @@ def test_the_extended_queue_continues_after_its_newest_unit(extended: ConsumeQue
     assert further.end == 0
 
 
-def test_an_address_is_looked_for_file_by_file(extended: ConsumeQueue) -> None:
+def test_an_extended_address_is_searched_file_by_file(extended: ConsumeQueue) -> None:
     further = present(extended.extended)
     filled(extended, 2 * COUNT + 2)
     for offset in range(3, 2 * COUNT + 2):
@@ -383,7 +383,7 @@ def extended_queue(directory: Path) -> ConsumeQueueExt:
     return ConsumeQueueExt(SegmentList(RealFiles(), str(directory), 110))
 
 
-def test_the_layout_is_java_s(tmp_path: Path) -> None:
+def test_the_extended_queue_has_javas_layout(tmp_path: Path) -> None:
     """As in Java, a unit that would leave fewer than four bytes goes to the next file, after an end mark of -1."""
     queue = extended_queue(tmp_path)
     addresses = [queue.put(number, 1000 + number) for number in range(7)]

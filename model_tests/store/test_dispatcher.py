@@ -234,7 +234,7 @@ def test_the_visible_end_may_be_read_on_another_thread(monkeypatch: pytest.Monke
     assert (bench.dispatched(), seen) == ([0, 1, 2], [0, 0, SIZE, 2 * SIZE, 3 * SIZE])
 
 
-def test_damage_blanks_and_further_queues() -> None:
+def test_damaged_records_blank_records_and_additional_queues() -> None:
     """Records before a damaged record are listed first. A blank record counts towards the limit and is not listed."""
     damage: Sequence[Any] = (None, Damage(0, "zeros", "a record"))
     for found in damage:

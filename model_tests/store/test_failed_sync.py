@@ -353,7 +353,7 @@ def test_an_index_file_with_a_failed_sync_is_rebuilt() -> None:
 
 
 @pytest.mark.parametrize(("code", "is_for_ever"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EMFILE, False)])
-def test_names_that_could_not_be_synced(code: int, is_for_ever: bool) -> None:
+def test_a_failed_sync_of_names_is_permanent(code: int, is_for_ever: bool) -> None:
     """A failed sync of a directory is permanent, but a directory that could not be opened is tried again."""
     world = World(config=CONFIG)
     world.code = code

@@ -145,7 +145,9 @@ def test_a_queue_without_records_on_5(java_store: Path, java_config: StoreConfig
     assert store.visible_start("T_trim", 0) == 202
 
 
-def test_times_are_searched(java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
+def test_messages_are_found_by_their_store_time(
+    java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig
+) -> None:
     store = open_store(java_store, java_config)
     one_file = {key for key, queue in java_expected["consumequeues"].items() if len(queue["files"]) == 1}
     checked = 0

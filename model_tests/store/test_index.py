@@ -231,7 +231,7 @@ def index_files(directory: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
-def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConfig, kept: int) -> None:
+def test_index_files_equal_javas_byte_for_byte(java_store: Path, java_config: StoreConfig, kept: int) -> None:
     before = index_files(java_store)
     assert len(before) == 4
     # The first file refers to deleted records, so it cannot be rebuilt.
@@ -245,7 +245,9 @@ def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConf
     assert are_equal
 
 
-def test_javas_queries_find_the_same(java_store: Path, java_config: StoreConfig, java_expected: dict[str, Any]) -> None:
+def test_recorded_queries_of_java_find_the_same_messages(
+    java_store: Path, java_config: StoreConfig, java_expected: dict[str, Any]
+) -> None:
     store = open_store(java_store, java_config)
     asked = java_expected["keyQueries"]
     for query in asked:

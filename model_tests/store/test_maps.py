@@ -60,7 +60,7 @@ def test_the_oldest_map_is_released_without_data_loss(tmp_path: Path) -> None:
     close(segments)
 
 
-def test_a_view_keeps_its_map_after_the_release(tmp_path: Path) -> None:
+def test_a_view_stays_readable_after_its_map_is_released(tmp_path: Path) -> None:
     segments = made(tmp_path, 1, Maps(9))
     held, part = segments[0].view, segments[0].view[2:4]
     assert segments[0].give_back()
@@ -121,7 +121,7 @@ def test_a_dirty_file_keeps_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     close(segments)
 
 
-def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If all files are dirty, one sync of the oldest file releases one map."""
     synced: list[tuple[str, int, int]] = []
 
@@ -142,7 +142,7 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
     close(segments)
 
 
-def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
+def test_a_map_that_becomes_dirty_is_not_released(tmp_path: Path) -> None:
 
     class Between(Segment):
         """A file that becomes dirty between the two checks that precede the release of its map."""
@@ -193,7 +193,7 @@ def test_a_removed_file_is_not_mapped_again_under_a_reused_name(tmp_path: Path) 
     again.close()
 
 
-def test_a_file_that_cannot_be_removed_is_there_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed_stays_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
     segment = segments.append(0)
 

@@ -591,7 +591,9 @@ def naming(body: bytes, names: list[str], queue_id: int = 0, offsets: str = "") 
 
 
 @pytest.mark.parametrize("fault", ["queue id", "digits"])
-def test_impossible_further_queues_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str) -> None:
+def test_impossible_additional_queues_do_not_stop_a_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
     store = open_store(tmp_path / "store", NAMING)
     offsets = "9" * 5000 if fault == "digits" else ""
     put_and_dispatch(store, [naming(b"a", ["A"], 3)])
@@ -607,7 +609,7 @@ def test_impossible_further_queues_stop_no_start(tmp_path: Path, caplog: pytest.
     assert ("nobody is shown it: queue id" in caplog.text) is (fault == "queue id")
 
 
-def test_no_further_queue_is_filled_up_to_a_wrong_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_offset_fills_no_additional_queue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(tmp_path / "store", NAMING)
     put_and_dispatch(store, [naming(b"x", ["A"]) for _ in range(12)])
     store.abandon()
@@ -665,7 +667,7 @@ def test_a_damaged_size_hides_no_complete_record(tmp_path: Path, caplog: pytest.
     assert f"whole records follow from {places[5]} on" in caplog.text
 
 
-def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_damaged_records_do_not_slow_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a start searched a megabyte after each of thousands of damaged records, it would take minutes."""
     sizes: list[int] = []
     monkeypatch.setattr(ChecksumBudget, "passed", lambda _self, size: sizes.append(size))

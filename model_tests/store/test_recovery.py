@@ -149,7 +149,7 @@ def test_a_queue_that_begins_later(tmp_path: Path) -> None:
     assert {(each.offset_min, each.offset_max) for each in verdict.queues} == {(first, 30)}
 
 
-def test_safe_point_goes_by_the_checkpoint(tmp_path: Path) -> None:
+def test_the_checkpoint_determines_where_recovery_begins(tmp_path: Path) -> None:
     """Recovery begins at the newest file whose first record is at least 3 s older than the checkpoint."""
     log = CommitLog(RealFiles(), str(tmp_path), SMALL.commit_log_file_size)
     for index in range(60):
@@ -272,7 +272,7 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
         assert_sound(tmp_path / "store", 10)
 
 
-def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
+def test_units_of_records_that_the_log_has_lost_are_removed(tmp_path: Path) -> None:
     """If the log ends early and no checkpoint contradicts this end, any start removes the units without a record."""
     store = open_store(tmp_path)
     kept, _ = put_and_dispatch(store, [message("T", 0), *(message("T", 1) for _ in range(10)), message("T", 0)])

@@ -70,7 +70,7 @@ def test_which_expired_files_are_removed(segments: SegmentList) -> None:
 
 
 @pytest.mark.parametrize("hours", ["04", "4", "00;04;16"])
-def test_hours_are_read(hours: str) -> None:
+def test_the_deletion_hours_are_parsed(hours: str) -> None:
     four = int(dt.datetime(2026, 1, 1, 4, 59).astimezone().timestamp() * 1000)
     assert is_hour(hours, four)
     assert not is_hour(hours, four + HOUR_MS)
@@ -246,7 +246,7 @@ def test_a_deleted_topic_stays_deleted_after_a_crash(tmp_path: Path) -> None:
         store.abandon()
 
 
-def test_old_deletions_are_forgotten(tmp_path: Path) -> None:
+def test_old_notes_of_deletions_are_removed(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic="gone")])
     store.delete_topic("gone")
@@ -311,7 +311,7 @@ def test_a_topic_being_deleted_is_neither_found_nor_written(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("handed", [True, False])
-def test_a_deletion_that_cannot_be_noted_fails(
+def test_a_deletion_fails_if_its_note_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
 ) -> None:
     if not handed:

@@ -169,7 +169,7 @@ def test_each_byte_is_in_one_file(tmp_path: Path, disk: Disk) -> None:
     assert disk.closed == names(20, 30)
 
 
-def test_written_bytes_are_there_after_reopening(tmp_path: Path, disk: Disk) -> None:
+def test_written_bytes_are_readable_after_reopening(tmp_path: Path, disk: Disk) -> None:
     filled(tmp_path / "log", 20, 30, 40).close()
     for stranger in ("x" * 20, "1" * 19, "1" * 21, "\N{ARABIC-INDIC DIGIT THREE}" * 20):
         (tmp_path / "log" / stranger).touch()
@@ -311,7 +311,7 @@ def test_truncated_bytes_do_not_return(tmp_path: Path, disk: Disk) -> None:
     assert (left(tmp_path), segments.segments) == ([], ())
 
 
-def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_files_are_removed_first(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     segments = filled(tmp_path / "log", 0, 10, 20, 30)
     oldest = segments.segments[0].view[2:4]
     segments.remove(2)
@@ -396,7 +396,7 @@ def test_the_first_message_of_a_queue_waits_for_no_sync(tmp_path: Path, monkeypa
     assert first_messages(tmp_path, monkeypatch) == 64
 
 
-def test_a_mapped_file_is_the_file(tmp_path: Path) -> None:
+def test_writes_to_a_map_change_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     mapped = RealFiles().map(str(path), 1 << 20, writable=True, create=True)
     assert path.read_bytes() == bytes(1 << 20)
@@ -510,7 +510,7 @@ def test_replacing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (files.read(str(path)), files.list(str(tmp_path))) == (b"old", ["file"])
 
 
-def test_files_directories_and_locks(tmp_path: Path) -> None:
+def test_operations_of_real_files_directories_and_locks(tmp_path: Path) -> None:
     files, path = RealFiles(), str(tmp_path / "file")
     for part in (b"one", b"two"):
         file = files.open_append(path)

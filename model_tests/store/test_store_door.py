@@ -180,7 +180,7 @@ def listed(names: str, *places: tuple[str, int], **properties: str) -> MessageTo
     return structs.replace(made, inner_queues=places)
 
 
-def test_further_queues_of_a_message(tmp_path: Path) -> None:
+def test_additional_queues_of_a_message(tmp_path: Path) -> None:
     """A message in several queues has an offset in each queue, and its record contains all these offsets."""
     store = open_store(tmp_path, MULTI)
     store.put(message(LIGHT))
@@ -205,7 +205,7 @@ def test_further_queues_of_a_message(tmp_path: Path) -> None:
     assert not record.properties.endswith(b"\0")
 
 
-def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_too_many_offsets_of_additional_queues_are_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path, evolve(MULTI, commit_log_file_size=100_000))
     fixed = structs.replace(message("T", 1), inner_queues=((LIGHT, 0),))
 
@@ -226,7 +226,7 @@ def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("multi_dispatch", [True, False])
-def test_unknown_further_queues_are_ignored(
+def test_unknown_additional_queues_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, multi_dispatch: bool
 ) -> None:
     monkeypatch.setattr(queue_builder, "HANDED_COUNT_MAX", 0)
@@ -278,7 +278,7 @@ def maps_of(directory: Path) -> list[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what is mapped")
 @pytest.mark.parametrize("end", ["close", "abandon"])
-def test_a_store_that_is_closed_has_nothing_open(tmp_path: Path, end: str) -> None:
+def test_a_closed_store_keeps_nothing_open(tmp_path: Path, end: str) -> None:
     store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     store.index(10)
@@ -395,7 +395,7 @@ def test_removing_log_files_holds_the_locks(tmp_path: Path, monkeypatch: pytest.
     assert free[:3] == [False] * 3
 
 
-def test_files_of_the_index_go_with_those_of_the_log(tmp_path: Path) -> None:
+def test_index_files_are_removed_with_their_log_files(tmp_path: Path) -> None:
     for is_indexed in (True, False):
         directory = tmp_path / str(is_indexed)
         store = open_store(directory, evolve(EXPIRING, index=is_indexed))

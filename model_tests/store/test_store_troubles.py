@@ -165,7 +165,7 @@ def test_files_are_removed_without_the_locks_of_a_send(tmp_path: Path, monkeypat
     assert [note for note in seen.notes if note[0] == "remove_files"] == [("remove_files", -1, {"deletion"})]
 
 
-def test_batches_and_odd_records(tmp_path: Path) -> None:
+def test_batches_and_records_that_no_queue_may_list(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     batch = store.prepare("T", 3)
     batch.add([message(queue_id=3), message(queue_id=3)])

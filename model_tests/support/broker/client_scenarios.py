@@ -47,7 +47,7 @@ def member_options(config: MemberConfig) -> dict[str, Any]:
 
 
 def share_options(shared: Callable[[MessageQueue, bool], object]) -> dict[str, Any]:
-    """Returns consumer options that call a function with each queue and whether it was assigned."""
+    """Returns consumer options that call `shared` with each queue, and with whether it was assigned or revoked."""
 
     def call(queues: Sequence[MessageQueue], is_ours: bool) -> None:
         for queue in queues:

@@ -1,9 +1,9 @@
-"""Prints the protocol page: one section per request code, from the classes that decode and encode it.
+"""Prints the protocol page, which has a section per request code, made from the classes that decode and encode it.
 
     python -m model_tests.support.broker.protocol_page
 
 The docstring of a header or body begins with its codes ("14 QUERY_CONSUMER_OFFSET: ...", "The reply to 14, 29, 30 and
-31."), and the texts after its fields describe them. Frames: see `docs/wire.md`.
+31."), and the text after each field describes the field. Frames: see `docs/wire.md`.
 """
 
 from __future__ import annotations

@@ -178,8 +178,8 @@ class RawClient(BrokerConnection):
     def _note_hold(self, opaque: int, fields: dict[str, str] | None) -> None:
         hold = (fields or {}).get("suspendTimeoutMillis", "")
         if hold.isdecimal() and int(hold) >= LONG_MS:
-            # Wait for four fifths of the hold. Whole seconds avoid an overflow, because the field may exceed every
-            # float.
+            # Wait for four fifths of the hold. The integer division cannot overflow, although the field may exceed
+            # every float.
             self._patience_s[opaque] = min(int(hold) // 1_250, PATIENCE_S)
 
     def _wait(self, is_done: Callable[[], bool], timeout_s: float) -> None:

@@ -21,7 +21,7 @@ STALL_S: Final = 30.0
 
 
 class BrokerConnection(Closeable):
-    """A connection. Invariant: until `close`, the socket is registered with the poller."""
+    """A connection to a broker. Invariant: until `close`, the socket is registered with the poller."""
 
     def __init__(self, runtime: Runtime, address: Address) -> None:
         """Connect; raises OSError."""

@@ -107,7 +107,7 @@ def observed(load: StepLoad) -> Iterator[Event]:
 
 
 Taken: TypeAlias = tuple[Action, Packed]
-"""An action and its next state, as a broker with the fault sees it."""
+"""An action and the state after it, as a broker with the fault computes them."""
 
 
 def _taken(walk: _Walk, load: StepLoad) -> tuple[list[Taken], int | None]:

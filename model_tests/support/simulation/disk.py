@@ -37,7 +37,7 @@ SMALL_SIZE_MAX: Final = 64 * 1024
 _OLD, _NEW, _MIXED = "old", "new", "mixed"
 
 Survives = Callable[[int], bool]
-"""Whether a change of names or lengths, by its number, survives a power cut."""
+"""Returns whether the change of names or lengths with this number survives a power cut."""
 
 
 class FileBytes:

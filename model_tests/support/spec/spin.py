@@ -39,7 +39,10 @@ _TROUBLE: Final = re.compile(
 
 @frozen
 class SpinRun:
-    """The result of a complete SPIN run, in our counts. SPIN rounds counts of more than eight digits (`as_told`)."""
+    """The result of a complete SPIN run, counted as our engines count.
+
+    SPIN rounds counts of more than eight digits (`as_told`).
+    """
 
     distinct_states: int
     transitions: int

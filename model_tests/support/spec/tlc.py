@@ -26,7 +26,7 @@ NO_STATISTICS: Final = "NO_STATISTICS\n"
 
 @frozen
 class TlcRun:
-    """The result of a complete TLC run, in our counts."""
+    """The result of a complete TLC run, counted as our engines count."""
 
     distinct_states: int
     transitions: int

@@ -132,7 +132,7 @@ def _edits(node: ast.AST) -> Iterator[tuple[str, Edit]]:
     """Iterate over the parts of a node that can be left out, with the change that does so."""
     match node:
         case ast.BinOp(left=ast.SetComp()):
-            return  # An intersection of names is not a statement.
+            return  # An intersection of two sets of names is not part of a property.
         case ast.BinOp(left=left, right=right, op=ast.BitAnd() | ast.BitOr()):
             yield f"without `{ast.unparse(right)}`", lambda each: each.left  # type: ignore[attr-defined]
             yield f"without `{ast.unparse(left)}`", lambda each: each.right  # type: ignore[attr-defined]
