@@ -1,4 +1,4 @@
-"""The account file and when the broker reads it, requests 50 to 54, and access control of network requests."""
+"""The account file and its re-reading, requests that change accounts (50 to 54), and access control of requests."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def may_send(broker: Broker, topic: str, who: Credentials) -> bool:
 
 
 def test_changing_an_account_keeps_all_other_text(broker: Broker, accounts: Path) -> None:
-    """A changed account is written last, as in Java; all other text stays, and only the owner can read the file."""
+    """As in Java, a changed account is written last. All other text stays, and only the owner can read the file."""
     put(broker, accessKey="RocketMQ", secretKey="01234567", admin="false", defaultGroupPerm="SUB", whiteRemoteAddress="10.0.0.*")  # noqa: E501  # fmt: skip
     put(broker, accessKey="newcomer", secretKey="12345678", groupPerms="G=SUB")
     ask(broker, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.1.1.1,10.2.*.*"})
@@ -478,7 +478,7 @@ def test_a_missing_account_file_is_a_usage_error(tmp_path: Path) -> None:
     ids=["nested brackets", "nested dashes", "nested braces"],
 )
 def test_only_flat_files_are_read_in_c(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The C parser recurses without a limit, which would end the process, so it reads only flat files."""
+    """The C parser would recurse until the process crashes on a deeply nested file, so it reads only flat files."""
     monkeypatch.setattr(access_control, "_QUICK_LOADER", None)
     with pytest.raises(TypeError):
         AccountFile.parse(b"accounts: []")

@@ -116,7 +116,7 @@ def test_a_queues_entries_are_returned(broker: Broker, brokers: Brokers) -> None
 
 
 def test_connections_are_listed(broker: Broker, client: RawClient, brokers: Brokers) -> None:
-    """Requests 203 and 204 list connections; a language that Java does not know becomes OTHER."""
+    """The lists of consumers (203) and producers (204) report a client's language as OTHER if Java does not know it."""
     assert client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}).code == 206
     assert client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).code == 1
     member = joined(brokers.connect(broker))
@@ -139,7 +139,7 @@ def test_connections_are_listed(broker: Broker, client: RawClient, brokers: Brok
 
 
 def test_whole_tables_are_returned(broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests 21, 43 and 45 return whole tables; a table that is too large for an answer is refused."""
+    """Requests for whole tables (21, 43 and 45) return them, or an error if a table is too large for an answer."""
     send_message(client, "T")
     client.commit("T", "G", 1)
     broker.shared.delays.put(3, 7)
@@ -229,7 +229,7 @@ def test_an_invalid_table_by_queue_is_refused(body: bytes) -> None:
 def test_the_minimum_offset_of_a_queue_with_removed_records(
     brokers: Brokers, policy: Policy, start: str, expected: tuple[int, str]
 ) -> None:
-    """If a queue's first records are gone, 4.9 keeps its minimum offset and 5.x moves it to the end."""
+    """If a queue's first records are gone, 4.9 keeps the queue's min offset and 5.x moves it to the queue's end."""
     sizes = attrs.evolve(SMALL_STORE, commit_log_file_size=4096, consume_queue_file_size=200, message_size_max=2048)
     broker = brokers.start(policy=policy, store_config=attrs.evolve(sizes, file_reserved_hours=0))
     client, store = brokers.connect(broker), broker.store

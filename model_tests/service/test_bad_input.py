@@ -184,7 +184,7 @@ def watching() -> Iterator[list[str]]:
 
 
 def requests() -> Iterator[tuple[int, dict[str, str], bytes]]:
-    """Each request with each field set to each edge value; pulls are not held."""
+    """Yields each request with each field set to each edge value. The broker may hold no pull."""
     for code, fields, body in SEEDS:
         for name in fields:
             for edge in EDGES:

@@ -327,8 +327,7 @@ ROW: Final = re.compile(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
 FILES: Final = {"send": 19, "pull": 16, "wake": 24}
 """The number of product files whose functions run in a send, in a pull, and in a send that wakes a pull.
 
-Lower a number when fewer files run; never raise one.
-"""
+If fewer files run, lower the number; never raise it."""
 Call = tuple[str, str]
 
 
@@ -360,7 +359,7 @@ def passes_of(calls: Iterable[tuple[str, CodeType]]) -> list[list[Call]]:
 
 @pytest.fixture
 def passes(brokers: Brokers) -> dict[str, list[Call]]:
-    """The calls made by a send, by a pull, by a held pull, and by the send that wakes the held pull."""
+    """Returns the calls made by a send, by a pull, by a held pull, and by the send that wakes the held pull."""
     with traced() as calls:
         broker = brokers.start()
         producer, consumer = brokers.connect(broker), brokers.connect(broker)

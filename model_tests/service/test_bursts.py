@@ -75,7 +75,7 @@ class Twin:
 
 @st.composite
 def requests(draw: st.DrawFn, *, is_send: bool) -> bytes:
-    """Sends and pulls; most pulls wait at the end of a queue, and many pulls are identical."""
+    """Draws sends and pulls; most pulls wait at the end of a queue, and many pulls are identical."""
     flag = draw(st.sampled_from([0] * 6 + [int(CommandFlag.ONE_WAY)]))
     kind = draw(st.sampled_from([Serialisation.JSON] * 4 + [Serialisation.ROCKETMQ]))
     queue = draw(st.integers(0, 1))
@@ -170,7 +170,7 @@ def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
 def test_a_replaced_topic_or_group_is_checked_again(
     brokers: Brokers, tmp_path: Any, change: Callable[[Broker], object]
 ) -> None:
-    """A replaced topic or group takes effect for the next pull, though an earlier check succeeded."""
+    """If a topic or group is replaced, the next pull is checked again, although an earlier check succeeded."""
     quick, plain = pair(brokers, tmp_path)
     assert after(quick, change) == after(plain, change)
 
@@ -228,7 +228,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unending(monkeypatch: pytest.MonkeyPatch, short_turns: None, brokers: Brokers) -> Iterator[list[bool]]:
-    """Batches do not end until this list has an item; the fixture adds one before the brokers stop."""
+    """Batches do not end until the yielded list has an item; the fixture adds an item before the brokers stop."""
     ended: list[bool] = []
 
     def parts(messages: Iterable[Any]) -> Iterator[list[Any]]:

@@ -1,4 +1,4 @@
-"""Outbox, channels and connections: the answers of one I/O pass are sent together; slow readers and limits."""
+"""Outbox, channels and connections: answers of one I/O pass that are sent together, slow readers, and limits."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _waits_for_others() -> bool:
 
 
 def test_answers_of_a_busy_connection_are_sent_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers of a busy connection are sent as soon as they are enough for one system call."""
+    """The answers of a busy connection are sent as soon as there are enough of them for one system call."""
     monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", 1000)
     monkeypatch.setattr(subject, "FLUSH_COUNT", 300)
     assert not _waits_for_others()
@@ -289,7 +289,7 @@ def test_unsent_bytes_are_counted() -> None:
 
 
 def test_only_the_channel_with_most_unsent_bytes_is_closed() -> None:
-    """If all channels together exceed the total limit, the next flush closes the one with the most unsent bytes."""
+    """If all channels together exceed the total limit, the next flush closes the channel with the most unsent bytes."""
     unsent: BytesByPeer[Channel] = BytesByPeer(10, threading.Lock())
     greedy, _, loop = deaf_channel(0, 1000, unsent)
     modest, _, quiet = deaf_channel(0, 1000, unsent)
@@ -381,7 +381,7 @@ class Bell:
 
 @pytest.mark.parametrize("asked", ASKED)
 def test_a_request_of_another_thread_wakes_the_loop(asked: str) -> None:
-    """Without the wake-up the loop would see the request of another thread ten seconds later."""
+    """Without the wake-up, the loop would read the other thread's request ten seconds later."""
     loop = IoLoop(RealRuntime(), "loop", LIMITS)
     loop.poller.close()
     bell = Bell()
@@ -402,7 +402,7 @@ class LateBell:
 
 
 def test_a_wait_past_its_timeout_ends_after_a_false_wakeup() -> None:
-    """A lock treats a negative timeout as no timeout, so the queue must not pass one."""
+    """A lock treats a negative timeout as no timeout, so the queue must not pass a negative timeout to its lock."""
     queue, bell = RealQueue[int](1), LateBell()
     queue._bell = cast("Any", bell)
     assert queue.take(0.0) is None
@@ -530,7 +530,7 @@ def test_ipv6_addresses_are_counted_by_network(host: str, address: str) -> None:
 
 
 def test_addresses_without_connections_are_forgotten() -> None:
-    """The table of addresses must not grow with every client that was ever connected."""
+    """The table of addresses must not keep an entry for every client that was ever connected."""
     connections = Connections(10, 2, threading.Lock())
     assert [connections.add("h") for _ in range(3)] == [None, None, ConnectionLimit.ADDRESS_CONNECTIONS]
     connections.remove("h")

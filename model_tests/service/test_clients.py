@@ -89,7 +89,7 @@ def test_every_member_is_notified_of_the_last_change(seed: int) -> None:
 
 def notices_of_a_burst(brokers: Brokers) -> int:
     runtime = RealRuntime()
-    # Turns have no time limit, so a busy machine does not change the result.
+    # With a clock that stands still, turns have no time limit, so a busy machine does not change the result.
     runtime.monotonic_ns = lambda: 0
     broker = brokers.start(runtime=runtime)
     members, restless = [brokers.connect(broker) for _ in range(NOTICES_MAX + 1)], brokers.connect(broker)
@@ -205,7 +205,7 @@ def by_client(answer: Command) -> dict[str, object]:
     body = bytes(answer.body)
     assert body.startswith(head)
     assert body.endswith(tail)
-    # The nested tables are not valid JSON as a whole, but each one alone is.
+    # The nested tables as a whole are not valid JSON, but each table alone is.
     found = re.findall(rb'"([^"]+)":(\{(?:\{[^{}]*\}:\d+)?\})', body[len(head) : -len(tail)])
     tables = {name.decode(): decode_by_queue(b'{"t":' + table + b"}", "t") for name, table in found}
     return {name: table.get(QUEUE) for name, table in tables.items()}
@@ -222,7 +222,7 @@ def test_a_group_without_members_has_no_status(client: RawClient) -> None:
 
 
 def test_members_report_their_offsets(client: RawClient, member: RawClient, other: RawClient) -> None:
-    """Request 223 asks all members of the group, or only the member that the request names."""
+    """A query of the consumer status (223) is sent to all members of the group, or only to the member that it names."""
     opaque = client.send(STATUS, OF_GROUP | {"AccessKey": "secret"})
     asked = [each.pushed(WHERE) for each in (member, other)]
     assert [each.ext_fields for each in asked] == [OF_GROUP, OF_GROUP]
@@ -290,7 +290,7 @@ def test_too_large_answers_of_members_are_an_error(
 
 
 def test_a_groups_members_are_reset_to_other_offsets(broker: Broker, client: RawClient, brokers: Brokers) -> None:
-    """Request 222 sends request 220 to each member; without force no offset moves forward."""
+    """A reset (222) sends RESET_CONSUMER_CLIENT_OFFSET (220) to each member; without force no offset moves forward."""
     assert client.call(SET, RESET | {"topic": "none"}).code == 1
     one_queue(broker, client, 3)
     assert client.call(SET, RESET).code == 1
@@ -314,7 +314,7 @@ def test_a_groups_members_are_reset_to_other_offsets(broker: Broker, client: Raw
 def test_queues_are_assigned_to_members(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Request 400 assigns queues to 5.x clients that do not rebalance themselves."""
+    """QUERY_ASSIGNMENT (400) assigns queues to 5.x clients that do not rebalance themselves."""
     client.create_topic("T", 3)
     table = {"topicConfigTable": {"T": {"topicName": "T", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}}}
     other = {"brokerName": "other", "brokerAddr": "10.0.0.9:1", "clusterName": "C", "brokerId": "0", "haServerAddr": ""}
@@ -344,7 +344,7 @@ def test_queues_are_assigned_to_members(
 
 @pytest.mark.parametrize("is_online", [True, False])
 def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, brokers: Brokers, *, is_online: bool) -> None:
-    """With `queueId`, as in 5.x's `resetOffsetByQueueId`, only the offset of that queue is reset."""
+    """If the request has a `queueId`, as in 5.x's `resetOffsetByQueueId`, only the offset of this queue is reset."""
     client.create_topic("T", 2)
     for queue_id in (0, 0, 0, 1, 1, 1):
         send_message(client, "T", queue_id=queue_id)

@@ -227,7 +227,7 @@ def test_control_characters_do_not_reach_a_terminal(name_server: str) -> None:
 
 def test_too_few_messages_are_exit_3(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     poll, first = PullConsumer.poll, iter([PATIENCE_S])
-    # The short wait of the command applies only after the first message.
+    # `consume` waits only a short time for each message after the first one.
     monkeypatch.setattr(PullConsumer, "poll", lambda consumer, wait_s, most: poll(consumer, next(first, wait_s), most))
     run(name_server, "send", "T", "one")
     found = run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "2", "--wait", "0.3")

@@ -230,7 +230,7 @@ def test_an_undecided_transaction_is_checked_until_the_limit(
             assert told(question).properties["TRANSACTION_CHECK_TIMES"] == times
             end(client, question, UNKNOWN)
         check_now(checking)
-        # The broker may log the check after another thread has made the message visible.
+        # The broker may log that it gives up the check after another thread has made the message visible.
         wait_until(lambda: "is given up after 2 questions" in caplog.text)
     wait_visible(checking, GIVEN_UP_TOPIC, 1)
     prepare_message(client, b"dropped")
@@ -538,7 +538,7 @@ def test_waiting_messages_outlive_a_restart(brokers: Brokers, tmp_path: Path) ->
 
 
 class Stream:
-    """A queue of the timer that gets one more message at each read."""
+    """A queue of the timer that grows by one message at each read."""
 
     def __init__(self) -> None:
         self.end = 1

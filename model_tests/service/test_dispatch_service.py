@@ -262,7 +262,7 @@ def test_waiting_messages_become_visible_periodically(makes_durable: bool) -> No
 
 
 def test_messages_stay_invisible_after_a_failed_sync(caplog: pytest.LogCaptureFixture) -> None:
-    """A failed sync is reported, the messages stay invisible, and another thread retries."""
+    """A failed sync is logged, the messages stay invisible, and another thread retries the sync."""
     world = World(1, makes_durable=True)
     world.durable, world.failing = 0, [FULL]
     world.service.show_waiting()
@@ -357,7 +357,7 @@ def due(bench: NotedBench) -> None:
 
 
 def taken_meanwhile(bench: NotedBench) -> None:
-    """Let another notifier empty the bucket after the first one has checked it."""
+    """Let another notifier empty the bucket after the first notifier has checked it."""
     bench.hold(offset=7)
     (shard,) = bench.service._shards
     with shard.lock:

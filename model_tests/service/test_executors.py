@@ -60,7 +60,7 @@ def herd_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
 
 
 def test_pulls_of_a_herd_share_an_answer() -> None:
-    """The first pull of a herd runs alone, and the others share its answer."""
+    """The first pull of a herd runs alone, and the herd's other pulls share its answer."""
     pulls, singly, executor = herd_of(7)
     pulls[4].offset = pulls[5].offset = 1
     assert not executor.submit_herd(pulls, Outbox())
@@ -362,7 +362,7 @@ def test_a_waiting_herd_shares_one_answer() -> None:
 
 
 def held(broker: Broker, brokers: Brokers) -> list[tuple[RawClient, list[int]]]:
-    """Hold pulls that all differ, so that no answer is shared; returns each connection with its pulls' opaques."""
+    """Hold pulls that all differ, so that they share no answer; returns each connection with its pulls' opaques."""
     clients = [brokers.connect(broker) for _ in range(CLIENTS)]
     send_message(clients[0], "T")
     asked = [

@@ -243,7 +243,7 @@ def _kinds() -> Iterator[tuple[int, type[Header | Body]]]:
 
 
 KINDS: Final[dict[int, list[type[Header | Body]]]] = {}
-"""Request code -> its header and body classes, if it has any."""
+"""Maps each request code to its header and body classes, if it has any."""
 for _code, _kind in _kinds():
     KINDS.setdefault(_code, []).append(_kind)
 
@@ -252,7 +252,7 @@ Queues = dict[tuple[str, int], list[bytes]]
 LIVES: Final = 2
 SEQUENCE_LENGTH: Final = 250
 SPOILED_SHARE: Final = 0.04
-"""The share of requests with invalid bytes; most of these end their connection."""
+"""The share of requests with invalid bytes. Most of these requests end their connection."""
 NAME_SERVER_SHARE: Final = 0.15
 SOON_S: Final = 0.2
 
@@ -320,7 +320,7 @@ class World:
         is_short = request.code < 2**15 and all(len(text) < 2**15 for text in texts)
         kind = Serialisation.ROCKETMQ if is_short and draw.random() < 0.3 else Serialisation.JSON
         opaque = line.client.send(request.code, request.ext_fields, request.body, flag=request.flag, serialisation=kind)
-        # A send waits for its answer because it stores a message; other requests are checked at the next send.
+        # A send waits for its answer because it stores a message. Other requests are checked with the next send.
         if request.code in {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE} and not request.is_one_way:
             answer = self._answer(line, opaque)
             if answer is not None:
@@ -401,7 +401,7 @@ def found(directory: Path, seed: int) -> list[str]:
 
 
 def test_other_clients_are_served_after_random_requests(tmp_path: Path) -> None:
-    """Two policies run here; `make nightly` tries hundreds of seeds."""
+    """This test runs two policies; `make nightly` tries hundreds of seeds."""
     assert found(tmp_path, 2) == []
 
 

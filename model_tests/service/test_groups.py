@@ -35,7 +35,7 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, prese
 
 STRICT_NAME, OLD, NEW = "strict", "rocketmq-4.9", "rocketmq-5"
 LONG = {STRICT_NAME: 256, OLD: 1_025, NEW: 256}
-"""A name that is one character too long, for each policy."""
+"""For each policy, the length of a name that is one character too long."""
 
 
 @pytest.fixture(params=LONG)
@@ -84,7 +84,7 @@ CONFIG = BrokerConfig(property_filter=True)
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_heartbeats_count_as_in_rocketmq(policy: Policy, brokers: Brokers) -> None:
-    """Heartbeats count subscriptions as in RocketMQ; the strict policy parses the tags itself."""
+    """A heartbeat's subscriptions take effect as in RocketMQ, except that strict parses the tags itself."""
     played = play_strict if policy is STRICT else play
     assert played(brokers.client(policy=policy, config=CONFIG)) == []
 
@@ -120,7 +120,7 @@ def test_a_pull_of_a_light_queue_is_woken(policy: Policy, brokers: Brokers) -> N
 
 
 def test_the_proxy_records_the_offset_in_the_light_queue(brokers: Brokers, tmp_path: Path) -> None:
-    """The offset of a record in a light queue differs from the offset in its own queue."""
+    """The offset of a record in a light queue differs from the record's offset in its own queue."""
     broker = brokers.start(store_config=LIGHT)
     with observing(broker.address, tmp_path / "history") as proxy:
         (door,) = proxy.doors.values()
@@ -234,7 +234,7 @@ CLAIMS = [
 
 def places_after_a_crash(store_config: StoreConfig, brokers: Brokers, directory: Path) -> set[tuple[str, int, int]]:
     """Send forged offsets alone and in a batch, simulate a kill of the broker, and list the queues' messages."""
-    # The interval avoids a checkpoint, because with a checkpoint the restart would skip the messages before it.
+    # The long flush interval prevents a checkpoint, because a restart would skip the messages before a checkpoint.
     config = attrs.evolve(store_config, flush_interval_ms=3_600_000)
     _broker, client = brokers.served(store_config=config, directory=str(directory / "0"))
     for claim in CLAIMS:
@@ -258,7 +258,7 @@ def test_stored_names_of_light_queues_never_become_paths(brokers: Brokers, tmp_p
 @pytest.mark.parametrize("comes", ["before", "after"])
 @pytest.mark.parametrize("policy", [STRICT, preset("strict-clone")], ids=lambda policy: policy.name)
 def test_a_held_pull_uses_its_groups_new_subscription(comes: str, policy: Policy, brokers: Brokers) -> None:
-    """A message that only the new tags match answers the pull, before or after the heartbeat."""
+    """A message that only the new tags match answers the held pull, before or after the heartbeat that changes them."""
     broker, client = brokers.served(policy=policy)
 
     def subscribe(tag: str, version: int) -> None:

@@ -36,7 +36,7 @@ def test_a_host_pause_explains_only_the_delay_it_covers() -> None:
 
 @pytest.mark.parametrize(("listing_ms", "reading_ms", "stalled_ms"), [(60, 0, 60), (0, 30, 0), (0, 60, 180)])
 def test_a_pause_during_a_reading_is_seen(listing_ms: int, reading_ms: int, stalled_ms: int) -> None:
-    """A host pause is detected while three threads' wait times are read; many short reads are not host pauses."""
+    """A host pause is detected while the wait times of three threads are read; many short reads are no host pause."""
     now_ns = 0
 
     def list_threads(_tasks: str) -> list[str]:

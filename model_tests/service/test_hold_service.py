@@ -1,4 +1,4 @@
-"""The shared hold table with its policies' knobs, on a fake store, executor and clock."""
+"""The shared hold table with the knobs of its policies, on a fake store, executor and clock."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Bench:
         return self.ran[before:]
 
     def wakes_of_clock(self) -> list[float]:
-        """Returns a list that receives, from now on, the clock's next deadline at each wake-up of its thread."""
+        """Returns a list to which each later wake-up of the deadline thread adds the thread's next deadline in ms."""
         woken: list[float] = []
         self.service.run_clock_on(Outbox(), lambda: woken.append(self.service._clock_sleeps_until_ms))
         return woken
@@ -277,7 +277,7 @@ def test_a_store_error_of_one_queue_during_a_scan(policy: Policy, scanned: bool)
 
 @pytest.mark.parametrize("is_orphaned", [True, False])
 def test_an_orphaned_bucket_never_wakes_its_pull(is_orphaned: bool) -> None:
-    """Finding (j): a bucket is removed between a pull's look-up and its insert."""
+    """Finding (j): a bucket is removed after a pull has looked it up and before the pull is inserted."""
     bench = Bench(ROCKETMQ_LMQ)
     if is_orphaned:
         bench.on("hold", lambda: bench.service.scan(bench.outbox))
@@ -326,7 +326,7 @@ def test_a_role_change_releases_all_pulls(policy: Policy, cause: str | None) -> 
 
 
 def test_5_ends_a_role_change_at_an_emptied_bucket() -> None:
-    """Finding (m): 5.x does not visit later buckets after another thread has taken a pull."""
+    """Finding (m): if another thread has taken a bucket's pull, 5.x does not visit later buckets."""
     # A shard visits its buckets in the order of their creation.
     bench = Bench(ROCKETMQ_5, shard_count=1)
     first, second = bench.hold(queue_id=0), bench.hold(queue_id=1)
@@ -338,7 +338,7 @@ def test_5_ends_a_role_change_at_an_emptied_bucket() -> None:
 
 
 def test_many_due_pulls_are_released_in_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run` returns after its limit and continues at once, so the I/O loop gets its turns."""
+    """`run` stops at its limit and is called again at once, so the I/O loop can serve clients in between."""
     monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 3)
     bench = Bench(STRICT)
     for queue_id in range(40):
@@ -366,8 +366,8 @@ def turns_of(bench: Bench, begin: Callable[[], object]) -> list[int]:
 @pytest.mark.parametrize(
     ("filters", "counts"),
     [
-        # The cases are a herd, pulls with different tags, and pulls with expressions, each of which counts as two
-        # pulls.
+        # The cases are a herd, pulls with different tags, and pulls with expressions. A pull with an expression counts
+        # twice.
         (["*"] * 10, [4, 8, 10]),
         ([f"t{number}" for number in range(10)] + ["a"], [0, 0, 1]),
         ([f"a = {number}" for number in range(6)], [0, 0, 1, 1]),

@@ -68,7 +68,7 @@ def note(text: str, number: int = 1) -> None:
 
 
 def test_connections_and_refused_requests_are_logged(tmp_path: Path) -> None:
-    """The log contains the opening of a connection, each refused request with its reason, and the connection's end."""
+    """The log reports the opening and the end of a connection, and each refused request with its reason."""
     with read() as stream, Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with RawClient(broker.address) as client:
             assert client.put("no/topic").code == 1
@@ -152,7 +152,7 @@ def test_log_text_from_a_client_cannot_forge_a_line(text: str, kind: Format) -> 
 
 
 def test_records_as_json() -> None:
-    """The field `message` of an event does not replace the message of the line."""
+    """An event's field `message` does not replace the message of the log line."""
     told = []
     kinds: tuple[Format, ...] = ("json", "text")
     for kind in kinds:

@@ -36,7 +36,7 @@ MS: Final = 1_000_000
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 SCALE: Final = 7
 WINDOW: Final = 502
-"""A window of 64 KiB after scaling, Linux's initial value."""
+"""A TCP window that is 64 KiB after scaling, which is Linux's initial value."""
 
 
 @frozen
@@ -318,7 +318,7 @@ def test_a_lost_packet_makes_the_verdict_unknown(number: int, tmp_path: Path) ->
 
 
 def leapt() -> list[Sent]:
-    """The capture's clock leaps 400 ms while a pull is held, and the TCP timestamps do not."""
+    """Returns segments of a held pull between which the capture's clock leaps 400 ms but the TCP timestamps do not."""
     sent = captured(spoken())
     at = max(number for number, each in enumerate(sent) if each.content)
     return [*sent[:at], *(later(each, 400 * MS) for each in sent[at:])]

@@ -75,7 +75,7 @@ def test_a_pop_and_its_messages_are_recorded(scene: Scene) -> None:
 def test_the_deadline_of_a_pop_uses_the_clients_clock(
     scene: Scene, code: int, off_ms: int, more: dict[str, str], told: tuple[bool | None, int]
 ) -> None:
-    """If a clock is wrong, or the pop is orderly, the event does not say whether the broker may hold the pop."""
+    """If a clock is wrong or the pop is orderly, the event leaves open whether the broker may hold the pop."""
     scene.asks(code, 1, pop(bornTime=str(scene.unix_ms() + off_ms), **more))
     (asked,) = scene.events()
     of(asked, may_hold=told[0], timeout_ms=told[1], cause="orderly" if "order" in more else "")

@@ -67,7 +67,7 @@ chunks = st.lists(st.tuples(st.booleans(), st.binary(min_size=1, max_size=300)),
 @settings(max_examples=60, deadline=None)
 @given(chunks)
 def test_bytes_pass_unchanged_in_both_directions(shared_upstream: Upstream, said: list[tuple[bool, bytes]]) -> None:
-    # A first byte that starts TLS is refused; another test covers that.
+    # A connection whose first byte starts TLS is refused, which another test covers.
     said = [(True, b"\0"), *said]
     client, behind = shared_upstream.connect()
     with client, behind:
@@ -138,7 +138,7 @@ def test_a_slow_reader_stops_the_fast_side_and_loses_nothing(upstream: Upstream)
 
 
 FRAME = b"".join(encode(Command(0, 77, int(CommandFlag.RESPONSE), body=bytes(100_000))))
-"""An answer without a request."""
+"""An answer that belongs to no request."""
 
 
 def stuff(into: socket.socket, is_stuck: Callable[[], object]) -> int:

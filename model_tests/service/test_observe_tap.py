@@ -241,7 +241,7 @@ def test_a_delayed_or_prepared_send_has_no_place_in_its_queue(scene: Scene, fiel
 
 
 Step = tuple[str, int, int, dict[str, str] | None, dict[str, Any]]
-"""(whether the client sends the command, code, opaque, header fields, other attributes of the command)."""
+"""(whether the client sends the command, code, opaque, header fields, other attributes of the command)"""
 GROUP: Final = {"topic": "T", "queueId": "0", "consumerGroup": "G"}
 RESPONSE, ONE_WAY = int(CommandFlag.RESPONSE), int(CommandFlag.ONE_WAY)
 BOTH: Final = send_fields("T", 0, "TAGS\x01red\x02") | {"m": "true"}
@@ -308,7 +308,7 @@ MAX: Final = asks(5, RequestCode.GET_MAX_OFFSET, GROUP)
     ],
 )
 def test_the_events_of_each_conversation(scene: Scene, steps: list[Step], told: str) -> None:
-    """Each event of a conversation has the number of its request, or the number of requests that were lost."""
+    """Each event of a conversation has the number of its request, or states how many requests were lost."""
     for step, code, opaque, fields, more in steps:
         getattr(scene, step)(code, opaque, fields, **more)
     events = scene.events()
@@ -330,7 +330,7 @@ def heartbeat(*subscriptions: SubscriptionData) -> bytes:
 
 
 def told_expression(scene: Scene, version: int) -> tuple[str, str]:
-    """The recorded expression of a pull without a subscription."""
+    """Returns the recorded type and text of the expression of a pull that has no subscription."""
     fields = pull_fields("T", 0) | {"sysFlag": "2", "subVersion": str(version)}
     scene.asks(PULL, 9, {name: value for name, value in fields.items() if name != "subscription"})
     event = scene.events()[-1]
@@ -534,7 +534,7 @@ def framed(mark: int, header: bytes, body: bytes) -> bytes:
 
 
 def rocketmq_header() -> bytes:
-    """A command in RocketMQ's own encoding, with an empty field that our reader drops."""
+    """Returns a command in RocketMQ's own encoding, with an empty field that our reader drops."""
     fields = b"\0\1b\0\0\0\0" + b"\0\1a\0\0\0\x012"
     return struct.pack(">hbhiii", 0, 0, 397, 7, 1, 0) + struct.pack(">i", len(fields)) + fields
 

@@ -95,7 +95,7 @@ CASES: dict[str, list[Step]] = {
     ],
     "the end of the stream binds": [("read", 5), ("end", 200), ("since", 200)],
 }  # fmt: skip
-"""Maps a rule to the steps of a connection as the relay sees them, with the earliest time of the next byte."""
+"""Maps each rule to steps that the relay sees. The step `since` checks the earliest time of the next byte."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -160,7 +160,7 @@ def sent_too_early(script: list[Change], make: Callable[[], ArrivalTimes]) -> li
         now_ns += passed_ns
         if sends:
             sent += [now_ns] * size
-        # The kernel sends bytes up to the window, and then none until the last acknowledgement has arrived.
+        # The kernel sends bytes up to the window, and then sends none until the last acknowledgement has arrived.
         if now_ns >= released_ns:
             come = max(come, min(len(sent), window))
         one.looked(now_ns, come)
@@ -446,7 +446,7 @@ def test_bytes_are_passed_on_in_order_with_their_times(sizes: list[int]) -> None
 
 
 def test_answers_are_read_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers are read without a pause until `go`, because reading commands would take too long."""
+    """The proxy's relay must not pause, so until `go` is set the proxy decodes no commands."""
     tell, go = TapQueue.tell, threading.Event()
     monkeypatch.setattr(loop, "UNTOLD_STOP", 1_000_000)
     monkeypatch.setattr(loop, "UNTOLD_GO", 500_000)

@@ -302,7 +302,6 @@ class RunnerWorld(RealRuntime):
     def runner(
         self, traits: Traits = STRICT_TRAITS, role: BrokerRole | None = None, policy: Policy = STRICT
     ) -> PullRunner:
-        """A runner of a broker that has topic T."""
         topics = Topics()
         topics.put(TopicConfig("T", 4, 4))
         checks = PullChecks(topics, Groups(), Clients(), traits=traits, role=role or BrokerRole())
@@ -375,7 +374,7 @@ def test_received_messages_are_counted_and_moved_offsets_reported() -> None:
 
 
 def test_pulls_whose_run_succeeds_or_fails() -> None:
-    """A pull whose run fails is answered, or raises an error, depending on the policy."""
+    """If the run of a pull fails, the pull is answered or an error is raised, depending on the policy."""
     world, outbox, pull = RunnerWorld(), Box(), pull_of()
     runner = world.runner()
     runner.run(pull, "woken", outbox)

@@ -47,7 +47,7 @@ LONG_MS = 30_000
 def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: object) -> int:
     before = len(broker.hold_service)
     opaque = client.send(PULL, pull_fields(topic, offset, timeout_ms=LONG_MS) | {k: str(v) for k, v in options.items()})
-    # The broker answers a second request on the connection after it has processed the first.
+    # The answer to a second request shows that the broker has processed the connection's first request.
     client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
     if broker.policy.notify == "at_append":
         assert len(broker.hold_service) == before + 1
@@ -96,7 +96,7 @@ def test_each_pull_of_a_herd_gets_its_own_answer(
 
 
 Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]
-"""Code, fields, remark and bodies of an answer."""
+"""The code, the fields, the remark and the messages' bodies of an answer."""
 
 
 def told_in_herd(broker: Broker, brokers: Brokers, body: bytes) -> list[dict[int, Told]]:
@@ -271,7 +271,7 @@ def test_copied_messages_wake_held_pulls(
     opaque = client.hold("T", 3)
     wait_held(broker)
     # The test appends like the thread that copies from the master. When the second message is visible, the pulls have
-    # been notified of the first.
+    # already been notified of the first one.
     for end in (4, 5):
         broker.store.put(message("T", 0, b"copied"))
         wait_visible(broker, "T", end)

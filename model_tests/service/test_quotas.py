@@ -1,4 +1,4 @@
-"""One client cannot fill a table so that others are refused; each attack is tried on every table that clients fill."""
+"""One client cannot fill a table so that other clients are refused. Each attack is tried on every such table."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ from longpoll_runtime.real import RealRuntime
 
 SIZE: Final = 400
 SMALL_SIZE: Final = 200
-"""The size of tables whose entries the broker writes to files. Other tables have `SIZE`, so that the quotas of twenty
-peers differ."""
+"""The size of tables whose entries the broker writes to files.
+
+Other tables have the larger `SIZE`, so that the quotas of twenty peers differ."""
 Request = tuple[int, dict[str, str], bytes]
 
 
@@ -89,7 +90,7 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
     "statistics": lambda number: (RequestCode.PULL_MESSAGE, pull_fields("TBW102", 0, group=f"g{number}"), b""),
     "characters of held pulls": long_pull,
 }
-"""Name of a table's quota -> a request that adds one entry."""
+"""Maps the name of each table's quota to a function that makes a request for one more entry."""
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def of(broker: Broker, name: str) -> Quota:
 
 
 def test_a_deleted_topics_queues_are_not_counted(broker: Broker) -> None:
-    """Deleted queues are subtracted from the count, even if `topics.json` declared more than clients may create."""
+    """The queues of a deleted topic no longer count, even if `topics.json` had more queues than clients may create."""
     broker.topics.put(TopicConfig("Loaded", 2000, 2000))
     quota = of(broker, "queues")
     before = quota.used
@@ -136,7 +137,7 @@ OF_CONNECTIONS: Final = {
     "waiting calls",
     "characters of held pulls",
 }
-"""Tables whose entries end with their connection."""
+"""Tables whose entries are removed when their connection ends."""
 
 
 def attacked(broker: Broker, name: str) -> tuple[Quota, int, Peer]:
@@ -151,7 +152,7 @@ def attacked(broker: Broker, name: str) -> tuple[Quota, int, Peer]:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> None:
-    """One connection cannot use up a table, and its entries end with it."""
+    """One connection cannot use up a table, and the connection's entries end with it."""
     quota, before, attacker = attacked(broker, name)
     assert quota.refused > 0
     used = quota.used
@@ -170,7 +171,7 @@ def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> Non
 @pytest.mark.parametrize("lasts", [True, False], ids=["many connections at once", "one connection after the other"])
 @pytest.mark.parametrize("name", ATTACKS)
 def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts: bool) -> None:
-    """One address cannot use up a table, neither with many connections at once nor one after the other."""
+    """One address cannot use up a table, neither with many connections at once nor with one after the other."""
     for number in range(2):
         tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
     quota, attackers = of(broker, name), [Peer(broker, 100 + number, "10.0.0.1") for number in range(20)]
@@ -191,7 +192,7 @@ def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts:
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_new_client_of_a_full_tables_address_is_served(name: str, host: str, broker: Broker) -> None:
-    """Each refusal has a code and an explanation, except in statistics, where a refusal is invisible to clients."""
+    """Each refusal has a code and an explanation, except in statistics, where clients cannot notice a refusal."""
     for number in range(2):
         tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
     quota, attackers = of(broker, name), [Peer(broker, 100 + number, host) for number in range(20)]
@@ -213,7 +214,7 @@ def test_a_new_client_of_a_full_tables_address_is_served(name: str, host: str, b
 @pytest.mark.parametrize("count", [4, 16, 64])
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
 def test_a_full_table_has_room_for_a_newcomers_ordinary_work(host: str, count: int, broker: Broker) -> None:
-    """Many connections of one address fill each real table, with large entries first and then with small ones."""
+    """Many connections of one address fill each table of a real broker, first with large, then with small entries."""
     for known in (*broker.handler.quotas, *broker.name_server.quotas):
         quota, ordinary = Quota(known.name, known.size_max, known.unit), max(known.unit, 1)
         attackers, number = [Sender(each, host) for each in range(count)], 0
@@ -351,7 +352,7 @@ def test_a_closed_connection_is_removed_from_groups_in_turns(broker: Broker, mon
 def test_held_pulls_of_a_closed_connection_are_removed_in_turns(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a connection with many held pulls ends, they leave in turns, and pulls of other connections stay."""
+    """When a connection with many held pulls ends, its pulls are removed in turns, and other pulls stay."""
     monkeypatch.setattr(hold_service, "DROPPED_COUNT", 4)
     leaving, stayed = Peer(broker, 7), Peer(broker, 8)
     for peer in (leaving, stayed):
@@ -409,7 +410,7 @@ def test_many_members_are_notified_in_turns(
 
 
 def test_a_refused_call_keeps_waiting_calls(broker: Broker) -> None:
-    """Request 223 (consumer status) queries each member; above the quota only the new queries are dropped."""
+    """A query of the consumer status (223) calls each member. Above the quota, only the new calls are dropped."""
     for number in range(2):
         tell(Peer(broker, 20 + number), heartbeat(0, consumer=True))
     asked = (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TBW102", "group": "g0"}, b"")

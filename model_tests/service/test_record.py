@@ -179,7 +179,7 @@ def test_refused_requests_are_answers(brokers: Brokers, history: Path) -> None:
 
 
 class FussyFile:
-    """A file that first accepts a number of bytes, and after that only bytes whose space was reserved."""
+    """A file that accepts a number of bytes at first, and later only bytes whose space was reserved."""
 
     def __init__(self, file: AppendFile, disk: FullDisk) -> None:
         self._file = file

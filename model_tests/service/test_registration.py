@@ -168,7 +168,7 @@ def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int 
 
 
 def test_silent_moved_and_too_many_brokers() -> None:
-    """A silent broker expires after two minutes, a moved broker replaces its entry, and too many are refused."""
+    """A silent broker expires after two minutes, a moved broker replaces its old entry, and the number is limited."""
     known = Routes()
     known.register(registered("a:1"))
     known.register(registered("a:2"))
@@ -256,7 +256,7 @@ def test_a_refused_registration_creates_nothing(row: str, words: str) -> None:
             made.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-    # Only the smallest value counts, because tracing also covers the memory of all other threads.
+    # Only the smallest value counts, because `tracemalloc` also counts the memory of all other threads.
     assert min(made) < BODY_SIZE_MAX // 100
     assert list(told.routes) == []
 
@@ -360,7 +360,7 @@ CHANGES: dict[str, tuple[int, dict[str, str], bytes]] = {
     "long": batch("long", 2000),
     "%RETRY%G": (RequestCode.HEART_BEAT, {}, heartbeat("G")),
 }
-"""Topic -> the request that creates it: code, fields and body."""
+"""Maps each topic to the request that creates it: code, fields and body."""
 
 
 @pytest.mark.parametrize("flush_disk_sync", [False, True], ids=["async", "sync"])
@@ -439,7 +439,7 @@ def listed(answer: Command) -> list[str]:
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_an_unknown_code_is_answered_at_once(brokers: Brokers, policy: Policy) -> None:
-    """The name server of 4.9 does not answer an unknown code; the last code does not fit a binary header."""
+    """The name server of 4.9 does not answer an unknown code. The last code is too large for a binary header."""
     broker = brokers.start(policy=policy)
     for client, is_silent in ((brokers.connect(broker), False), (brokers.names(broker), policy is ROCKETMQ_4_9)):
         opaques = {code: client.send(code) for code in (0, -1, 2, 210, 313, 9999, 70_000)}

@@ -1,4 +1,4 @@
-"""Accounts see and change only what their rights allow, by any request code."""
+"""Accounts read and change only what their rights allow, whichever request code they use."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def is_refused(answer: Command, resource: str) -> bool:
 
 
 def heartbeat(producer: str = "", **consumers: list[str]) -> bytes:
-    """The body of request 34: a producer group, and topics by consumer group."""
+    """Returns the body of a heartbeat (34) with a producer group, and with topics by consumer group."""
     return heartbeat_of("c", [producer] if producer else [], consumers)
 
 
@@ -278,7 +278,7 @@ WITH_BODY: Final = "NAME\x01value\x02KEYS\x01k\x02"
 
 
 def aimed_at(topic: str, place: str, group: str = "mine") -> dict[str, str]:
-    """Every field that names a topic, a group or a log offset in any request."""
+    """Returns every field that names a topic, a group or a log offset in any request."""
     message = {"offset": place, "msgId": message_id("127.0.0.1", 1, int(place)), "commitLogOffset": place}
     query = {"key": "k", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(2**62), "index": "0", "count": "9"}
     back_to = {"group": group, "delayLevel": "-1", "originTopic": topic, "clientId": "c", "timestamp": "0"}
@@ -375,16 +375,16 @@ def test_every_request_code_has_one_access_rule(broker: Broker) -> None:
 
 
 BY_THEIR_OWN: Final = frozenset({VIEW, BACK, BEAT, RequestCode.QUERY_ASSIGNMENT, RequestCode.END_TRANSACTION, 41, 42})
-"""Codes whose resource is in the request's body or in the log; each code has a separate test above."""
+"""Codes whose resource is in the request's body or in the log. Each of these codes has its own test."""
 DENIED: Final = {
     "topic": ("secret", "topic:secret"),
     "group": ("theirs", "group:theirs"),
     "consumer_group": ("theirs", "group:theirs"),
     "producer_group": ("theirs", "group:theirs"),
 }
-"""Header field -> a denied value, and the text of the refusal."""
+"""Maps each header field to a denied value and the text of the refusal."""
 CODES: Final = re.compile(r"\b(\d+) [A-Z][A-Z_0-9]+")
-"""The request codes that a header's docstring names."""
+"""A pattern for the request codes that a header's docstring names."""
 
 
 def named_fields() -> Iterator[tuple[int, str, str]]:

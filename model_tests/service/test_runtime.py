@@ -195,7 +195,7 @@ def test_an_event_wakes_all_waiting_threads() -> None:
 
 
 class Meeting(deque[Any]):
-    """Waiters of a flag that is set just before the first of them is registered."""
+    """The waiters of a flag, which is set just before the first waiter is registered."""
 
     flag: RealEvent
 
@@ -227,7 +227,7 @@ def test_every_item_is_taken_once_by_many_threads() -> None:
 
 
 class Interrupted(BaseException):
-    """An exception in place of KeyboardInterrupt."""
+    """An exception that tests use instead of KeyboardInterrupt."""
 
 
 SEES_SIGNALS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"}
@@ -425,7 +425,7 @@ THREADS: Final[dict[str, Sequence[str]]] = {
     "measure": (*OBSERVE, "--name-server", "127.0.0.1:1"),
     "look-up": (*OBSERVE, "--broker", "localhost:1"),
 }
-"""Every thread of a broker and of the proxy -> a command that starts it."""
+"""Maps every thread of a broker and of the proxy to a command that starts the thread."""
 PLANT: Final = """
 import struct, sys
 from longpoll_runtime import real

@@ -103,7 +103,7 @@ SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interv
 
 
 class Disk:
-    """A disk whose syncs wait for permission; it counts the syncs of the log."""
+    """A disk whose syncs wait until the test permits them. It counts the syncs of the log."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.works = threading.Event()
@@ -155,7 +155,7 @@ def test_one_sync_answers_all_waiting_sends(brokers: Brokers, disk: Disk) -> Non
     first = send(client)
     assert disk.asked.wait(PATIENCE_S)
     others = [send(client) for _ in range(20)]
-    # The thread that answers this request took the twenty sends before it, so they are in the log and wait for the
+    # The thread that answers this request has read the twenty sends before it, so they are in the log and wait for the
     # sync.
     client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     disk.works.set()
@@ -168,7 +168,7 @@ def test_a_send_without_wait_is_answered_at_once(brokers: Brokers, disk: Disk) -
     disk.works.clear()
     try:
         assert code_of(client, send(client, "WAIT\x01false\x02")) == ResponseCode.SUCCESS
-        # The thread of delayed messages makes waiting messages visible each second, and may sync.
+        # The thread of delayed messages may sync too, because it makes waiting messages visible each second.
         assert not disk.threads & {"io-0", "committer"}
     finally:
         disk.works.set()
@@ -252,7 +252,7 @@ class Rounds:
         self.fails: set[int] = set()
 
     def wait(self, _timeout_s: float) -> bool:
-        """Begin the next round; returns true after the last one."""
+        """Begin the next round; returns true after the last round."""
         if self.round == len(self.growths):
             return True
         self.log_end += self.growths[self.round]

@@ -106,7 +106,7 @@ class SavedAtOnce(dict[str, TopicConfig]):
     """The unsaved topics of a table that is saved after every change."""
 
     def __setitem__(self, name: str, topic: TopicConfig) -> None:
-        """Save at once, so that nothing stays unsaved."""
+        """Save the topic at once, so that no topic stays unsaved."""
 
 
 class Told(SendEvents):
@@ -337,7 +337,7 @@ def test_a_created_topic_has_the_requested_queue_count(asked: int | None, count:
 
 @pytest.mark.parametrize("kind", [ONE, ONE_V2, BATCH])
 def test_batches(kind: int) -> None:
-    """A flag marks a batch. The store, and the space for message ids in the answer, limit a batch's size."""
+    """A flag marks a batch. Its size is limited by the store, and by the space for message ids in the answer."""
     world = World(offset=5)
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
     code, fields = told(world, command(kind, body, batch="true"))
@@ -584,7 +584,7 @@ def test_numeric_properties_of_a_message() -> None:
         ({"TIMER_DELIVER_MS": "60000"}, TRAITS_5, TIMER_TOPIC),
         ({"TIMER_DELIVER_MS": "60000"}, STRICT_TRAITS, TIMER_TOPIC),
         ({"TIMER_DELIVER_MS": "60000"}, TRAITS_4_9, "T"),
-        # A delay level takes precedence, and the delivery time is dropped.
+        # If a message has both a delay level and a delivery time, the delivery time is dropped.
         ({"TIMER_DELIVER_MS": "60000", "DELAY": "1"}, TRAITS_5, SCHEDULE_TOPIC),
         ({"DELAY": "0"}, TRAITS_5, "T"),
     ],
@@ -686,7 +686,7 @@ def test_arrivals_after_an_append() -> None:
     [(1, 0, "1"), (LEVEL_COUNT, LEVEL_COUNT - 1, "7"), (LEVEL_COUNT + 1, LEVEL_COUNT - 1, str(LEVEL_COUNT))],
 )
 def test_a_delayed_message_waits_in_the_queue_of_its_level(level: int, queue_id: int, text: str) -> None:
-    """A delay level beyond the last counts as the last."""
+    """A delay level beyond the last level counts as the last level."""
     properties = {"DELAY": "1" if level == 1 else "7"}
     waits = delayed(MESSAGE, properties, level, FORM_4_9, level_count=LEVEL_COUNT)
     assert (waits.topic, waits.queue_id) == (SCHEDULE_TOPIC, queue_id)
@@ -702,7 +702,7 @@ def record_of(properties: dict[str, str], sys_flag: int = 0) -> Any:
 
 
 def test_a_delivered_message_returns_to_its_topic() -> None:
-    """The message gets the hash of its tag back, and its transaction flags are cleared."""
+    """A delayed message gets the hash of its tag back at its delivery, and its transaction flags are cleared."""
     properties = {"REAL_TOPIC": "T", "REAL_QID": "5", "TAGS": "a"}
     for forgets, left in ((False, properties), (True, {"TAGS": "a"})):
         back = present(brought_back(record_of(properties, sys_flag=0xF), FORM_4_9, forgets_place=forgets))

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 MESSAGES: Final = 3_600_000
 PARTS: Final = 20
-"""The run has this many parts; memory is compared with the first part (5 %)."""
+"""The number of parts of the run. After the last part, memory may exceed that after the first part by 5 %."""
 GROWTH_MAX: Final = 1.10
 
 

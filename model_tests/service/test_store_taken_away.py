@@ -1,4 +1,4 @@
-"""The store's files disappear under a running broker, or its disk fails: it refuses sends and reports this.
+"""If the store's files disappear or the disk fails, the running broker refuses sends and reports this.
 
 The tests use real files. Acknowledged messages stay readable, `/health` answers 503, and restored files are used again.
 """
@@ -153,7 +153,7 @@ def replaced(lock: Path) -> None:
 def test_a_store_without_its_lock_file_refuses_sends(
     start: Callable[..., Broker], tmp_path: Path, take: Callable[[Path], None], config: StoreConfig
 ) -> None:
-    """Another broker could write the same files; when the lock file is restored, the broker uses the store again."""
+    """Another broker could write the same files. When the lock file is restored, the broker uses the store again."""
     broker, lock = start(tmp_path / "store", attrs.evolve(config, flush_interval_ms=10)), tmp_path / "store" / "lock"
     with RawClient(broker.address) as client:
         send_message(client, "T")
@@ -358,7 +358,7 @@ def test_serve_reports_its_health_and_its_end(tmp_path: Path) -> None:
 def test_a_directory_in_place_of_a_file_is_named(
     start: Callable[..., Broker], tmp_path: Path, make: Callable[[Path], None], name: str
 ) -> None:
-    """The start fails with the path and the next step to take, also for a file in place of a directory."""
+    """The start fails with the path and a remedy, both for a directory in place of a file and for the reverse."""
     store = tmp_path / "store"
     with start(store) as broker, RawClient(broker.address) as client:
         send_message(client, "T")

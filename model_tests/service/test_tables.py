@@ -204,7 +204,7 @@ def test_a_wrong_kind_of_file_in_a_store_is_one_line(tmp_path: Path, path: str, 
 
 
 def test_a_file_in_place_of_the_config_directory_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file in place of the directory is refused, and a topic under another name is reported."""
+    """A file in place of the config directory is refused, and a topic that has another topic's name is reported."""
     (tmp_path / TOPICS).write_text('{"topicConfigTable": {"T": {"topicName": "U"}}}')
     assert loaded(tmp_path).topics.get("U") is None
     assert "the topic T has an illegal or another name" in caplog.text
@@ -485,7 +485,7 @@ def test_a_topic_saved_in_a_new_store_survives_a_power_cut() -> None:
 
 
 def test_offsets_are_saved_after_their_records() -> None:
-    """Whenever the power is cut, no saved table has a position beyond the end of its queue."""
+    """Whenever the power is cut, no saved table has an offset beyond the end of its queue."""
     number = 1
     while (found := cut_at(number, number)) is not None:
         assert all(0 < at <= end for at, end in found.values()), (number, found)

@@ -202,7 +202,7 @@ def test_a_plain_connection_is_refused_where_tls_is_required(
     with socket.create_connection(getattr(strict, to), PATIENCE_S) as plain:
         peer = "{}:{}".format(*plain.getsockname())
         plain.sendall(b"\x00")
-        # The peer sees a reset if a byte is still unread.
+        # The peer sees a reset if the broker closes the connection with an unread byte.
         with suppress(ConnectionResetError):
             assert plain.recv(1) == b""
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -51,7 +51,7 @@ WALKED_MAX = 4
 
 @pytest.fixture
 def unending(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> Iterator[list[bool]]:
-    """Searches of the index do not end until this list has an item; the fixture adds one before brokers stop."""
+    """Searches of the index do not end until the yielded list has an item; the fixture adds it before brokers stop."""
     ended: list[bool] = []
 
     def find(self: IndexFile, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:

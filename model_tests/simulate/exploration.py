@@ -52,7 +52,7 @@ class Explored:
     law: Counter[str] = field(factory=Counter)
     lost: dict[str, tuple[Move, ...]] = field(factory=dict)
     late_ms: int = 0
-    """The longest time that a pull was held past its deadline."""
+    """The longest time in ms that a pull was held past its deadline."""
     dropped: tuple[Move, ...] | None = None
 
     def note(self, world: Lockstep, path: tuple[Move, ...]) -> None:
@@ -67,8 +67,8 @@ class Explored:
 def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False, faults: bool = False) -> Explored:
     """Try every schedule. If two schedules reach the same state, only one of them continues.
 
-    With `rejects` the executor may become full at any time. With `faults` the broker may stop and a notifier's check
-    may throw.
+    With `rejects` the executor may become full at any time. With `faults` the broker may stop, and the check of a
+    notifier may raise an exception.
     """
     model = specification_of(policy, bounds)
     law = remembered(successors(model))

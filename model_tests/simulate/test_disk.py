@@ -25,7 +25,7 @@ BIG = SMALL_SIZE_MAX + PAGE_SIZE
 
 
 class Side:
-    """The real or the simulated file layer, with its open files. Invariant: the two layers open the same files."""
+    """The real or the simulated file layer, with its open files. Invariant: both layers open the same files."""
 
     def __init__(self, files: Files, root: str) -> None:
         self.files = files
@@ -117,7 +117,7 @@ class Side:
             unlock()
 
     def tree(self) -> dict[str, bytes | None]:
-        """Every path below the root, with a file's bytes or None for a directory."""
+        """Maps every path below the root to the file's bytes, or to None for a directory."""
         found: dict[str, bytes | None] = {}
         waiting = [""]
         while waiting:
@@ -316,7 +316,7 @@ def test_ordered_changes_survive_in_order() -> None:
     prefixes = {("",), ("a",), ("a", "b"), ("a", "b", "c")}
     assert {tuple(each.list("/d")) or ("",) for each in cuts(disk, order="all")} == prefixes
     assert ("a", "c") in {tuple(each.list("/d")) for each in cuts(disk)}
-    # A sync makes all earlier changes of the file system durable.
+    # On this disk, a sync makes all earlier changes of the file system durable.
     mapped[0].sync(0, 1)
     assert {tuple(each.list("/d")) for each in cuts(disk, order="all")} == {("a", "b", "c")}
 

@@ -22,7 +22,7 @@ from longpoll_simulation.world import LineTracing, World
 
 TIMEOUT_MS = 5_000
 S = 1_000_000_000
-"""Nanoseconds of a second."""
+"""The number of nanoseconds in a second."""
 
 
 @define
@@ -86,7 +86,7 @@ class Desk:
 
 
 def played(play: Callable[[Desk], None]) -> Desk:
-    """Return the desk after a run. The run raises an error if a thread waits forever."""
+    """Run the scenario and return its desk. The run raises an error if a thread waits forever."""
     # Only waiting takes time in this simulation.
     world = World(FewSwitches(1), steps_max=20_000, step_ns=0)
     desk = Desk(SimulatedRuntime(Network(world)))
@@ -240,7 +240,7 @@ SEEDS = 150
 
 @define
 class SlowDisk:
-    """A store with a slow sync. Invariant: a sync makes everything before its begin durable."""
+    """A store with a slow sync. Invariant: a sync makes durable what was appended before the sync began."""
 
     runtime: SimulatedRuntime
     sync_s: float
@@ -287,7 +287,7 @@ def play_seed(seed: int) -> Played:
 
 
 def wrong(seeds: int) -> str:
-    """The fault of the first failing run, or an empty text."""
+    """Returns the fault of the first failing run, or an empty text."""
     for seed in range(seeds):
         played = play_seed(seed)
         if played.answers != Counter([1, 2, 3]):

@@ -149,7 +149,7 @@ class Watch:
         self._patch.setattr(kind, name, watched)
 
     def named(self, shared: object) -> object:
-        """Return the lock of a shared object. An object without a lock belongs to one thread."""
+        """Return the lock of a shared object. For an object of one thread, this is a lock that the caller holds."""
         found = self.locks.get(id(shared))
         return _free() if found is None else found[1]
 
@@ -242,7 +242,7 @@ def _watch_store(watch: Watch) -> None:
     """Maps each dispatcher to its store."""
 
     def name_parts(store: Any) -> None:
-        """Assign locks once the store is open; until then it belongs to one thread."""
+        """Assign locks once the store is open, because only one thread uses the store until then."""
         stores[store._dispatcher] = store
         watch.name(store._dispatcher, store._dispatch_lock)
         watch.name(store._table, store._append_lock)

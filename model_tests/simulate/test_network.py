@@ -94,7 +94,7 @@ def test_data_on_two_connections_may_arrive_in_either_order() -> None:
 
 
 def test_the_end_of_a_stream_follows_its_data() -> None:
-    """After one side has ended its sending, the other side can still send."""
+    """The end of a stream arrives after its data, and the other side can still send."""
 
     def scenario(world: World) -> None:
         _network, near, far = pair(world, Storm(random=random.Random(7)))

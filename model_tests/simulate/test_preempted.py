@@ -96,7 +96,7 @@ MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
     (STRICT, FIRST),
     (STRICT_CLONE, ("arrive a", "close c")),  # The first of the woken pulls belongs to a channel that closes.
     (STRICT, ("arrive b", "hold b", "hold a")),  # Two pulls and a message need the lock of one shard.
-    # A pull with a deadline arrives while the deadline thread looks for the earliest remaining deadline.
+    # A pull with a deadline arrives while the deadline thread looks for the earliest of the remaining deadlines.
     (STRICT, ("clock", "hold e")),
     (STRICT, ("arrive a", "hold b")),  # The last pull of a channel is released while the channel's next pull arrives.
     # The pull that a change of the broker's role releases belongs to a channel that closes.
@@ -177,7 +177,8 @@ class Stage:
         self.policy, self.wanted = choose.choice(POLICIES), ()
         if choose.random() < MEETING_SHARE:
             self.policy, self.wanted = choose.choice(MEETINGS)
-        # These choices come from a separate random generator, so that the other choices of a seed stay the same.
+        # A separate random generator makes these choices, so that a seed's other choices stayed the same when they were
+        # added.
         apart = random.Random(self.seed ^ 0xF117E4)
         self.filters = apart if apart.random() < FILTER_SHARE else None
         self.uptime_ms = self.now_ms = apart.choice(UPTIMES_MS)
@@ -390,7 +391,7 @@ QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 SEEDS: Final = 150
 """The number of runs of a quick test, which takes a second.
 
-The zoo's bugs (`mutants/zoo`) fail in the first hundreds or thousands of runs."""
+The bugs in `mutants/zoo` fail within hundreds or thousands of runs."""
 SEEDS_LONG: Final = 30_000
 
 

@@ -46,7 +46,7 @@ PROMPT_S: Final = 0.03
 PAUSES_S: Final = (0.0, 0.000_01, 0.000_04, 0.000_2, 0.01)
 MUTE: Final = b"mute"
 FIRST_COUNT: Final = 8
-"""Calls that an actor begins at once, so that the calls of two actors exceed `ALONE_COUNT_MAX` and the reader rests."""
+"""The number of calls that an actor begins at once. Two actors exceed `ALONE_COUNT_MAX`, so the reader rests."""
 SWITCHED: Final = (500, 2_000, 6_000)
 """Each run draws one of these numbers, and its few switches occur within as many first scheduling points."""
 CLOSE_SHARE: Final = 0.15

@@ -246,11 +246,11 @@ class StoreStage:
     expires: bool = field(init=False)
     readers: int = field(init=False)
     failing: int = field(default=0, init=False)
-    """How many of the next calls on queue files are made to fail."""
+    """How many of the next calls on queue files will fail."""
     bodies: dict[tuple[str, int, int], tuple[int, bytes]] = field(factory=dict, init=False)
     stored_ms: int = field(default=0, init=False)
     flushed: list[tuple[int, int]] = field(factory=list, init=False)
-    """The durable end that each flush returned, and the greatest store time before the flush."""
+    """(durable end that a flush returned, greatest store time before the flush) of each flush."""
     arrivals: list[Arrival] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -466,7 +466,7 @@ STAGES: Final[dict[str, tuple[Callable[[int], Run], int, int]]] = {
     "store": (StoreStage, 70, 20_000),
     "client": (ClientRun, 15, 3_000),
 }
-"""Kind -> (how to create a run from a seed, number of seeds of a quick test, number of seeds of a long test)."""
+"""Maps each kind of run to (function that creates a run from a seed, seeds of a quick test, seeds of a long test)."""
 
 
 @pytest.fixture(autouse=True)

@@ -174,7 +174,7 @@ def test_injected_faults_are_found(plant: Plant, kinds: set[str], needed: set[st
 
 
 def test_an_error_that_the_broker_survives_is_a_failure() -> None:
-    """An error in the log ends the search, even if it breaks no promise."""
+    """A logged error ends the search even if the broker breaks no promise."""
     with mock.patch.object(Statistics, "sample", raising(LookupError("planted"))):
         found = search(Settings(), SEEDS_PLANTED)
 
@@ -289,7 +289,7 @@ def digest(seeds: range) -> str:
 
 
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
-    """Store and history are equal in each byte, whatever the process's hash seed is."""
+    """The store and the history have the same bytes in every process, whatever the process's hash seed is."""
     script = "from model_tests.simulate.test_whole_broker import digest; print(digest(range(3)))"
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -74,7 +74,7 @@ def test_a_lock_prevents_lost_increments(make: Callable[[int], Strategy]) -> Non
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_seed_determines_a_run_and_its_turns_replay_it(make: Callable[[int], Strategy]) -> None:
-    """The turns record every difference from the default order, for every strategy."""
+    """For every strategy, the turns record every difference from the default order."""
     for seed in range(40):
         run = added(make(seed), locked=False)
         assert added(make(seed), locked=False) == run

@@ -19,7 +19,7 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 @pytest.fixture(autouse=True)
 def _abandoned() -> Iterator[None]:
-    """Close every store that a test leaves open, without a clean stop and also when the test fails."""
+    """Close every store that a test leaves open, also when the test fails, without a clean stop."""
     opened: list[MessageStore] = []
     init = MessageStore.__init__
 

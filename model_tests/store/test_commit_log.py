@@ -118,7 +118,7 @@ def test_records_and_the_second_reader_agree(tmp_path: Path) -> None:
 
 
 def test_many_fields_are_searched_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a filter expression looks up a thousand properties, the record is decoded only once."""
+    """A filter expression may look up a thousand properties, and the record is decoded only once."""
     searched: list[str] = []
     original = log_record.property_of
 
@@ -201,7 +201,7 @@ def found_by_verify(directory: Path) -> list[str]:
 
 
 def test_no_number_of_a_sender_makes_a_record_unreadable(tmp_path: Path) -> None:
-    """The store itself sets the flags for the sizes of the hosts, whatever the sender wrote."""
+    """The store itself sets the flags for the sizes of the hosts and ignores the sender's flags for them."""
     assert found_by_verify(tmp_path) == []
 
 
@@ -254,7 +254,7 @@ def empty_log(directory: Path) -> tuple[CommitLog, int]:
 
 @pytest.mark.parametrize("left", [0, 7, 8, 9])
 def test_a_record_leaves_room_for_the_blank_of_its_file(tmp_path: Path, left: int) -> None:
-    """A blank record needs eight bytes, so a record that would leave fewer begins the next file."""
+    """A blank record needs eight bytes, so a record that would leave fewer bytes begins the next file."""
     log, size = empty_log(tmp_path)
     assert log.append(message(body=b""), TOPIC, 0, 1) == 0
     start = log.append(message(body=bytes(FILE_SIZE - 2 * size - left)), TOPIC, 1, 2)

@@ -287,7 +287,7 @@ def test_a_gap_reserves_only_its_own_disk_blocks(queue: ConsumeQueue, monkeypatc
 
 
 def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the disk is full, the queue's end does not move, and the next attempt fills the whole gap."""
+    """If the disk is too full to fill a gap, the queue's end stays, and the next attempt fills the whole gap."""
     filled(queue, 2)
     reserve = Segment.reserve
 

@@ -215,7 +215,7 @@ def test_the_visible_end_may_be_read_on_another_thread(monkeypatch: pytest.Monke
     bench, seen = Bench(), []
 
     class Watched(deque[Arrival]):
-        """Runs queries on another thread before and after every change."""
+        """Runs queries on another thread before and after every change of the deque."""
 
         def append(self, arrival: Arrival) -> None:
             seen.append(bench.cursor.visible_end)

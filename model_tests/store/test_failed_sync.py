@@ -28,7 +28,7 @@ FULL = 0.9
 
 
 class World:
-    """A simulated disk with an open store; `fails` names the calls that fail once."""
+    """A simulated disk with an open store. `fails` names the calls that fail once."""
 
     def __init__(
         self, disk: Disk | None = None, config: StoreConfig = SMALL, fails: Sequence[tuple[str, str]] = ()
@@ -168,7 +168,7 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all() -> None:
 
 
 def test_a_deleted_topic_stays_deleted_after_a_clean_stop_and_a_kill() -> None:
-    """Recovery starts before the clean stop, so without the deletion's note it would restore the topic's records."""
+    """Recovery begins before the clean stop, so without the deletion's note it would restore the topic's records."""
     world = World()
     put_and_dispatch(world.store, [message("gone"), message("kept")])
     world.store.delete_topic("gone")
@@ -225,7 +225,7 @@ def test_a_clean_stop_survives_a_power_cut() -> None:
 
 EARLIER: Final = "an earlier sync failed"
 CONFIG: Final = evolve(SMALL, flush_disk_sync=True, index_entry_count=4)
-"""Index files hold three entries, so that the test fills several."""
+"""Index files hold three entries, so that each test fills several files."""
 
 
 def failing_world() -> World:

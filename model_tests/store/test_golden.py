@@ -36,7 +36,7 @@ def found(java_store: Path) -> Iterator[StoreDirectory]:
 
 
 def as_expected(record: Record) -> dict[str, Any]:
-    """A record in the form of the expected file, with RocketMQ's names; a long body becomes its digest."""
+    """Returns a record in the form of the expected file, with RocketMQ's names and the digest of a long body."""
     fields = {
         "topic": record.topic,
         "queueId": record.queue_id,

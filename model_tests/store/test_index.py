@@ -84,7 +84,7 @@ def test_a_header_pointing_out_of_the_file_is_rejected(slots_used: int, entry_ne
 
 
 def test_entries_and_slots_of_a_file() -> None:
-    """Each entry stores seconds since the file's first message, and a damaged slot counts as unused."""
+    """Each entry stores its time in seconds after the file's first message, and a damaged slot counts as unused."""
     file, mapped = made(entry_count=8)
     times = [5_000, 7_999, 4_000, 5_000 + 1000 * (2**31 - 1), 5_000 + 1000 * 2**31]
     entries = [(7 + SLOTS * (number == 4), 100 + number, at) for number, at in enumerate(times)]

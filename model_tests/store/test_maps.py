@@ -122,7 +122,7 @@ def test_a_dirty_file_keeps_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_if_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all files are dirty, one sync of the oldest file releases one map."""
+    """If all files are dirty, the oldest file is synced, and then its map is released."""
     synced: list[tuple[str, int, int]] = []
 
     def note(mapped: RealMappedFile, start: int, stop: int) -> None:

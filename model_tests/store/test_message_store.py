@@ -460,7 +460,7 @@ def test_a_burst_ends_before_a_special_message() -> None:
 
 
 class _KilledError(Exception):
-    """Ends a write in the same way as a kill of the process."""
+    """Ends a write as a kill of the process would."""
 
 
 class _LastView:

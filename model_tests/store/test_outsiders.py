@@ -440,7 +440,7 @@ PLACES = [
     ("no queue's number", 12, struct.pack(">i", -7)),
     ("no directory's name", 92 + len(BODY) + 1, b"/"),
 ]
-"""Fields that no checksum covers: name, offset in the record, and the changed bytes."""
+"""Fields that no checksum covers, as (name, offset in the record, changed bytes)."""
 
 
 @pytest.mark.parametrize("number", [BEFORE_CHECKPOINT, COUNT - 1])
@@ -624,7 +624,7 @@ def test_a_wrong_offset_fills_no_additional_queue(tmp_path: Path, caplog: pytest
 
 
 def test_a_message_naming_its_own_queue_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """RocketMQ assigns two offsets to a message that names its own queue as an additional queue."""
+    """If a message names its own queue as an additional queue, RocketMQ assigns two offsets in this queue to it."""
     store = open_store(tmp_path / "store", NAMING)
     for number in range(9):
         each = naming(b"0", ["T"]) if number % 4 == 1 else message("T", body=b"%d" % number)
@@ -651,7 +651,7 @@ def test_a_long_retry_topic_of_rocketmq_5_is_rebuilt(tmp_path: Path) -> None:
 
 
 def test_a_damaged_size_hides_no_complete_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One damaged record size must not use up the number of checksums that the search may compute."""
+    """One damaged record size must not use up all the checksums that the search may compute."""
     big = attrs.evolve(SMALL, commit_log_file_size=256 * MIB)
     store = open_store(tmp_path / "store", big)
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
@@ -786,7 +786,7 @@ def test_damaged_bytes_that_cannot_be_saved_stay(tmp_path: Path, monkeypatch: py
 
 
 class KilledError(BaseException):
-    """The process was killed."""
+    """Raised in place of a kill of the process."""
 
 
 def test_a_killed_start_leaves_no_partial_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

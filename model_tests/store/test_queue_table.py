@@ -346,7 +346,7 @@ HELD_BY = {
     "batchconsumequeue": {"batchconsumequeue/B/0/" + FILE: bytes(2_000_000) + b"unit" + bytes(2_000_000)},
     "dledger-n0": {"dledger-n0/data/" + FILE: b"entry"},
 }
-"""Maps a directory to files in it that contain data."""
+"""Maps each directory to a file in it that contains data."""
 
 
 def filled(store: Path) -> None:
@@ -435,7 +435,7 @@ def test_an_additional_queue_with_an_unsafe_name_is_skipped() -> None:
 
 
 def test_the_zeros_behind_a_queue_are_not_read_as_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading 6 MB of zeros that a copy has written would take most of a second."""
+    """A copied store may have 6 MB of zeros after a queue, and reading them would take most of a second."""
     holed(tmp_path, range(COUNT, COUNT))
     asked: list[int] = []
     unit = ConsumeQueue.unit

@@ -501,7 +501,7 @@ def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
     first = records_of(log)[0]
     queue = queue_of(tmp_path, (0, 1), (0, 1), (0, first.size))
     view = log.segments.segments[0].view
-    # The real record of this queue is its third one, so its queue offset is 2.
+    # The real record of this queue is the queue's third record, so its queue offset is 2.
     view[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = (2).to_bytes(8)
     for offset in (0, 1):
         queue.segments.segments[0].view[offset * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK

@@ -29,11 +29,11 @@ class Disk:
     room: int = LARGE_SIZE
     """Disk blocks can be reserved up to this position of a file, in bytes."""
     refusal: int = errno.ENOSPC
-    """The error code for blocks beyond `room`."""
+    """The error code with which blocks beyond `room` are refused."""
     reserved: list[tuple[int, int]] = field(factory=list)
     synced: list[tuple[str, int, int]] = field(factory=list)
     directories: list[str] = field(factory=list)
-    """Directories whose names were synced."""
+    """The directories that were synced."""
     removed: list[str] = field(factory=list)
     closed: list[str] = field(factory=list)
 
@@ -331,7 +331,7 @@ def test_the_oldest_files_are_removed_first(tmp_path: Path, disk: Disk, monkeypa
 def test_a_durable_file_is_not_made_so_again(
     tmp_path: Path, disk: Disk, *, lengthen: bool, expected: list[tuple[str, int, int]]
 ) -> None:
-    """A synced file is not synced again, except after a crash, because then its name may be missing on the disk."""
+    """A synced file is not synced again, except after a crash, when its name may be missing on the disk."""
     segments = filled(tmp_path / "log", 0)
     segments.flush(0, 1)
     segments = SegmentList(RealFiles(), f"{tmp_path}/log", SIZE, lengthen=lengthen)

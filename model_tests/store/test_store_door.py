@@ -82,7 +82,7 @@ def test_waiting_messages_have_their_later_arrivals(tmp_path: Path) -> None:
 
 
 def test_only_durable_messages_become_visible_if_configured(tmp_path: Path) -> None:
-    """If only durable messages may be seen, nothing is visible before a flush."""
+    """If the configuration makes only durable messages visible, no message is visible before a flush."""
     config = evolve(SMALL, visible_when_durable=True)
     store = open_store(tmp_path, config)
     first = store.put(message())
@@ -443,7 +443,7 @@ with open(sys.argv[1], "r+b") as file:
 
 @pytest.mark.parametrize("program", [BROKER_LOCK, JAVA_LOCK], ids=["lock of this broker", "lock of Java"])
 def test_copying_the_lock_file_keeps_the_lock(program: str, tmp_path: Path) -> None:
-    """If the lock were a POSIX lock, closing a copy of the file would release it, and a second broker could start."""
+    """The lock is not a POSIX lock, which ends when its process closes any copy of the file."""
     store = open_store(tmp_path / "store")
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     locking = [sys.executable, "-c", program, str(tmp_path / "store" / "lock")]
@@ -453,7 +453,7 @@ def test_copying_the_lock_file_keeps_the_lock(program: str, tmp_path: Path) -> N
 
 
 def test_messages_are_private(tmp_path: Path) -> None:
-    """Other users cannot read the files, whatever the umask permits."""
+    """Other users cannot read the store's files, whatever the umask permits."""
     before = os.umask(0)
     try:
         store = open_store(tmp_path / "made" / "store")

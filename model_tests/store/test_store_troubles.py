@@ -283,7 +283,7 @@ def test_an_abandoned_flush_writes_no_checkpoint(tmp_path: Path) -> None:
 
 
 class Turns:
-    """A store whose queue flush needs many turns of 250 ms each; it counts its other calls."""
+    """A store whose flush of the queues needs many turns of 250 ms each. It counts its other calls."""
 
     def __init__(self, turn_count: int) -> None:
         self.turn_count = turn_count

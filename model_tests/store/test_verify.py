@@ -114,7 +114,7 @@ def test_flips_in_bodies_are_found(sound: Path, tmp_path_factory: pytest.TempPat
 def test_verify_never_crashes_on_damaged_files(
     sound: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Flipped, overwritten, truncated and empty files give a verdict and no traceback."""
+    """Verification of flipped, overwritten, truncated and empty files gives a verdict and no traceback."""
     directory = tmp_path_factory.mktemp("any") / "store"
     shutil.copytree(sound, directory)
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
