@@ -1,8 +1,8 @@
 """Shared by all tests: Hypothesis settings, one Spark session, and checks for faults that a test might not notice.
 
 A broker survives an exception in a request: it answers the request and logs the exception, so a broken invariant would
-be only a line in the log. The fixtures here make it fail the test. A thread that ends by an exception also fails the
-test that started it.
+be only a line in the log. With the fixtures here, a broken invariant fails the test. A thread that ends by an exception
+also fails the test that started it.
 
 `quick` (the default) tries the same examples in each run of `make test`, so that a run does not depend on chance.
 `long`, which `make nightly` sets by LONGPOLL_PROFILE=long, draws other examples from the seed of the night. The two
@@ -57,7 +57,8 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("LONGPOLL_PROFILE", "quick"))
 
-# Collection creates thousands of objects that stay, so the garbage collector is off until `pytest_collection_finish`.
+# Test collection creates thousands of objects that stay, so the garbage collector is off until
+# `pytest_collection_finish`.
 gc.disable()
 gc.set_threshold(50_000, 20, 50)
 
@@ -78,9 +79,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_finish() -> None:
     """Limit garbage collection to objects made after test collection, which saves a tenth of the processor time.
 
-    Also look for sockets that modules opened on import. Every worker imports the same modules, so the first worker
-    checks for all workers; otherwise pytest would report such a socket at a worker's end without the module that opened
-    it.
+    Also report sockets that modules opened on import, because pytest would report such a socket only when the worker
+    ends, without the module that opened it. Only the first worker looks for them, because all workers import the same
+    modules.
     """
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
         opened = [each for each in gc.get_objects() if type(each) is socket.socket and each.fileno() >= 0]
@@ -107,7 +108,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     alone = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
     if alone:
         items.clear()
-        # The reason is also sent this way, because pytest-xdist shows an error that a worker raises without its text.
+        # The reason is also sent to the controller, because pytest-xdist shows an error that a worker raises without
+        # its text.
         config.workeroutput["alone"] = alone[0]  # type: ignore[attr-defined] # pytest-xdist's, in a worker
 
 
@@ -167,7 +169,8 @@ def broken_invariants() -> Iterator[list[str]]:
 def no_thread_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a thread to run into the next test; a thread that is about to end is joined.
 
-    The shared Spark session starts threads when the first stream needs them, and ends them with itself.
+    The threads of the shared Spark session may outlive a test: they start with the first stream and end with the
+    session.
     """
     before = set(threading.enumerate())
     yield
@@ -198,7 +201,8 @@ def spark_engine() -> Iterator[SparkEngine]:
     from longpoll_judge.run.spark.engine import open_engine  # noqa: PLC0415 - a run without Spark does not pay for it
 
     if settings.get_current_profile_name() == "quick":
-        # The Spark jobs take a minute in total, so the second compiler would not pay: this saves a third of the time.
+        # The Spark jobs take a minute in total, so the JVM's second compiler would not pay off: running without it
+        # saves a third of the time.
         os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     with open_engine("local[2]") as engine:
         yield engine

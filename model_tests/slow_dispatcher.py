@@ -2,7 +2,7 @@
 
 Under `notify=dispatcher_poll` a thread makes messages visible some time after their acknowledgement. The thread polls
 every millisecond, so a test that does not wait for it nearly always passes, and fails only on a busy machine. With this
-plugin every such thread in the process sleeps `PAUSE_MS` between two rounds, and tests must still pass. Broker
+plugin every dispatcher thread in the process sleeps `PAUSE_MS` between two rounds, and tests must still pass. Broker
 processes and virtual clocks are not slowed.
 """
 

@@ -1,4 +1,4 @@
-"""The figures of `broker_bench`: their names, units and limits. The measurements: `broker_measures`."""
+"""Defines the names, units and limits of the figures of `broker_bench`, which `broker_measures` measures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIDES: Final = (OURS, JAVA, POLLING, RECORDING, CEILING)
 
 @frozen
 class Bar:
-    """A limit for our figure, or for its ratio to Java's: at most or at least this value."""
+    """An upper or lower limit for a figure of our broker, or for its ratio to the Java broker's figure."""
 
     of: Literal["ours", "ratio"]
     limit: float

@@ -176,10 +176,11 @@ def measure(
 
     For `variants`, which are our broker with other settings, only wakes and sends are measured.
 
-    Raises ClientError when an answer is wrong or does not come.
+    Raises ClientError if an answer is wrong or missing.
     """
     bench = Bench(scale)
-    # Measurements that others would disturb come first, and measurements that leave the largest heaps come last.
+    # Load on the brokers would disturb `ceiling` and `idle`, so they come first. `held` and `moment` leave the largest
+    # heaps, so they come last.
     works = [bench.ceiling, bench.idle]
     works += [
         bench.wake, bench.overshoot, bench.new_queues, bench.racing, bench.fan_out,

@@ -85,7 +85,7 @@ class Row(msgspec.Struct):
         return msgspec.structs.replace(self, failed=known.failed + self.failed, **best)
 
     def cells(self, java: Row | None) -> Sequence[str]:
-        """The figures and their ratios to Java's; a ratio above 1 means that ours is better."""
+        """Return the figures, each with its ratio to Java's figure; a ratio above 1 means that our client is better."""
         if self.p50_ms:
             ratio = f"{java.p50_ms / self.p50_ms:.2f}, {java.p99_ms / self.p99_ms:.2f}" if java else ""
             return f"p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms", "", str(self.failed), ratio
@@ -129,7 +129,10 @@ class Arrivals:
 
 
 class Drain:
-    """Counts a listener's messages; `put` gets the row. Invariant: `_left` changes under `_lock` and reaches 0 once."""
+    """Counts a listener's messages and calls `put` with the result.
+
+    Invariant: `_left` changes under `_lock` and reaches 0 once.
+    """
 
     def __init__(self, count: int, put: Callable[[Row], object]) -> None:
         self._put = put

@@ -4,9 +4,9 @@
 
 For each kind of polling a new `longpoll serve` process has one consumer of eight queues and one producer that sends at
 random times. The bench measures the time from the call of send until the consumer has the message, the number of pulls,
-and the broker's processor time. The last two are also measured without messages. The exit code is 1 unless long polling
-is faster than every fixed rate and has fewer pulls while idle. `--write` saves the figures, the machine's name and
-every latency for the table of docs/polling.md (`python -m docs.site.figures`).
+and the broker's processor time. The pulls and the processor time are also measured without messages. The exit code is 1
+unless long polling is faster than every fixed rate and has fewer pulls while idle. `--write` saves the figures, the
+machine's name and every latency for the table of docs/polling.md (`python -m docs.site.figures`).
 
 `broker_bench` measures many consumers. Other load on the machine changes the latencies, but not the number of pulls and
 the processor time.
@@ -161,7 +161,7 @@ class Consumer:
             header = PullMessageResponseHeader.decode(answer.ext_fields)
             found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
             with self._lock:
-                # Two polls of a queue may be in flight and bring the same message; only its first delivery counts.
+                # Two polls of a queue may be in flight and return the same message; only its first delivery counts.
                 fresh = [message for message in found if message.queue_offset >= self._offsets[queue_id]]
                 self.latencies_ms += [(now_ns - int(message.body)) / 1e6 for message in fresh]
                 self._offsets[queue_id] = max(self._offsets[queue_id], header.next_begin_offset)

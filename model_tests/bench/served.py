@@ -25,7 +25,7 @@ from longpoll_runtime import Address
 MAIN: Final = "from longpoll.cli import main; main()"
 ANY_PORT: Final = "127.0.0.1:0"
 END_S: Final = 600.0
-"""Time limit for a stop, in seconds, because a broker with many queues stops slowly."""
+"""Time limit for stopping a broker, in seconds. A broker with many queues stops slowly."""
 
 
 def address_of(text: str) -> Address:

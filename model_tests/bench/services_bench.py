@@ -42,9 +42,9 @@ START_MS: Final = 30_000
 KEPT: Final = 20
 """The number of messages that must survive a restart."""
 RACE_MS: Final = 2
-"""A poll and its message start within this time of each other, in ms."""
+"""In each race the publish starts at most this many ms after the poll."""
 CONFIDENCE: Final = 3.0
-"""If 0 of N fail, the true rate is below this value divided by N, at 95 %."""
+"""If none of N trials fails, the failure rate is below this value divided by N, with 95 % confidence."""
 
 
 class Row(msgspec.Struct):
@@ -96,7 +96,10 @@ def spread(figures_ms: list[float]) -> str:
 
 
 def race(reader: Reader, pool: ThreadPoolExecutor, until_ns: int) -> Iterator[float]:
-    """Yield the ms from when both poll and message exist until the answer; infinity if the wake was lost."""
+    """Race a poll with a publish until a time. Yield each answer's delay after the later of the two, in ms.
+
+    The delay of a lost wake is infinity.
+    """
     choose, number = random.Random(14), 0
     while time.monotonic_ns() < until_ns:
         poll = pool.submit(reader.poll, WAIT_MS)
@@ -123,7 +126,10 @@ def deadlines(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str, unt
 
 
 def herd(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> float:
-    """Return the ms from the first publish to the last of many answers, with one message or one per poll."""
+    """Return the ms from the first publish until the last of many polls is answered.
+
+    If a message goes to only one poll, each poll gets its own message; otherwise one message answers all polls.
+    """
     readers = [Reader(subject, name) for _ in range(HERD)]
     polls = [pool.submit(reader.poll, 2 * WAIT_MS) for reader in readers]
     while not all(reader.sent_ns for reader in readers):

@@ -28,11 +28,11 @@ LATE_S: Final = 4.0
 
 
 def untouched(_asked: object, _command: object, _frame: bytes) -> None:
-    """A relay function without a fault in answers."""
+    """Leave every answer unchanged."""
 
 
 def as_asked(_command: object) -> None:
-    """A relay function without a fault in requests."""
+    """Leave every request unchanged."""
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def flags(change: Callable[[int], int], every: int = 1) -> Spoil:
 
 
 def uncommitted(every: int) -> Spoil:
-    """Acknowledge one of `every` commits, explicit or by a pull, without effect."""
+    """Acknowledge one of `every` commits, explicit or by a pull, without committing the offset."""
     count = itertools.count(1)
 
     def spoil(command: dict[str, Any]) -> bytes | Early | None:

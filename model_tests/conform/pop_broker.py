@@ -46,10 +46,11 @@ class Flaw:
     hidden: Callable[[float], float] = lambda hidden_s: hidden_s
     """Requested invisible time in seconds -> the time in seconds that the broker keeps the message invisible."""
     changed: Callable[[float], float | None] = lambda hidden_s: hidden_s
-    """Requested new invisible time in seconds -> the new invisible time; None ignores the change."""
+    """Requested new invisible time in seconds -> the new invisible time, or None if the broker ignores the change."""
     acknowledges: bool = True
     no_room: int | None = FULL
-    """The response code to a pop when the broker holds as many pops as it may; None sends no response."""
+    """The response code to a pop if the broker already holds its maximum number of pops; with None it sends no
+    response."""
     ack_code: int = 0
 
 

@@ -18,7 +18,7 @@ Question = dict[str, Any]
 FIRST: Final = 500
 PROMPT: Final[Mapping[str, Any]] = {"kind": "immediate", "not_before_ms": 0, "not_after_ms": 900}
 HASH_ZERO: Final = "f5a5a608"
-"""A tag whose hash is 0, as is the hash of no tag."""
+"""A tag whose hash is 0, which is also the hash of a message without a tag."""
 HASH_MIN: Final = "polygenelubricants"
 """A tag whose hash is the least 32-bit integer."""
 BODY: Final = "m"
@@ -199,7 +199,7 @@ def _expressions(questions: _Questions) -> Iterator[Question]:
 
 
 def _tags(questions: _Questions) -> Iterator[Question]:
-    """Tags with equal hashes, and a tag with the hash of no tag."""
+    """Pulls of tags that have equal hashes, or the hash of a message without a tag."""
 
     def of(tags: Sequence[str | None], expression: str) -> Any:
         properties = [{} if tag is None else {"TAGS": tag} for tag in tags]

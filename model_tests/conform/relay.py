@@ -37,7 +37,7 @@ Other frames may overtake delayed frames."""
 Fault = Callable[["Asked", dict[str, Any], bytes], Told | None]
 """A function of a request and of the frame that answers it (or of a push), which returns what the client gets instead.
 
-None leaves the frame unchanged."""
+If the function returns None, the frame stays unchanged."""
 SIZE: Final = 1 << 16
 
 
@@ -49,7 +49,7 @@ class Asked:
 
 @define
 class Early:
-    """An answer that the relay sends before it passes the request on, after some seconds (None for never)."""
+    """An answer that the relay sends at once. The request follows after `after_s` seconds, or never if that is None."""
 
     answer: bytes
     after_s: float | None
@@ -257,7 +257,7 @@ def again(command: Mapping[str, Any], **changed: Any) -> bytes:
 
 
 def answers(code: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Fault:
-    """A fault that changes the answers to requests with this code; if `change` returns None, the answer stays."""
+    """A fault that changes the answers to requests with this code, except those for which `change` returns None."""
 
     def fault(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
         if asked.command.get("code") != code or not command["flag"] & 1:
@@ -269,7 +269,10 @@ def answers(code: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def field_of(code: int, name: str, change: Callable[[str], str | None]) -> Fault:
-    """A fault that changes one extension field of the answers to requests with this code; None removes the field."""
+    """A fault that changes one extension field of the answers to requests with this code.
+
+    If `change` returns None, the field is removed.
+    """
 
     def changed(command: dict[str, Any]) -> dict[str, Any] | None:
         fields = dict(command["extFields"] or {})
@@ -307,7 +310,7 @@ def at(place: int, number: int, size: int = 1) -> Callable[[bytearray], bytearra
 
 
 def whole(code: int, tell: Callable[[bytes], Told], *, when: int | None = None) -> Fault:
-    """A fault that replaces the whole answer to requests with this code, for the response code `when` or for any."""
+    """A fault that replaces answers to requests with this code, or only those with the response code `when`."""
 
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fits = asked.command.get("code") == code and command["flag"] & 1 and when in {None, command["code"]}

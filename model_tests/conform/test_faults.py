@@ -294,7 +294,7 @@ def test_there_are_at_least_sixty_faults() -> None:
 
 
 def test_a_request_that_silences_the_broker_is_reported(rocketmq: Broker) -> None:
-    """If the broker serves no client after a request, a restart runs the other vectors; otherwise they are untested."""
+    """After a request that silences the broker, the other vectors are untested unless a restart is possible."""
     with Relay(rocketmq.address, _silenced_by_heartbeat) as silent:
         suite = suite_of(silent.address, rocketmq.name_server_address, "gone")
         wanted = ("pull-000", "client-332", "lock-358", "lock-360")

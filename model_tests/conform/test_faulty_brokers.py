@@ -39,7 +39,8 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 RARE: Final = 60
 """A rare fault changes one of 60 answers in these tests, and one of a thousand answers in a default run."""
 SHARP: Final = ("ends holds 300 ms early", "ends holds 300 ms late")
-"""Faults of less than the period in which a broker with a scan checks deadlines, so they are tested without a scan."""
+"""Faults that shift a deadline by less than the period of a deadline scan, so they are tested on a broker without a
+scan."""
 SMALL: Final = Crowd(rounds=2, wakes=160, deadlines=200)
 FEW: Final = Crowd(rounds=2, wakes=20, deadlines=25)
 DELAY_S: Final = 0.2
@@ -68,7 +69,7 @@ def relayed(name: str, broker: Broker) -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[Mapping[bool, Broker]]:
-    """Maps whether a scan checks deadlines every five seconds to a broker with this behaviour."""
+    """Start two brokers. `True` maps to one that scans for deadlines every 5 s, and `False` to one without a scan."""
     with running(ROCKETMQ_5) as scanning, running(STRICT) as exact:
         yield {True: scanning, False: exact}
 
@@ -183,7 +184,7 @@ OTHER: Final = recoded(11, 0, 1)
 def test_an_answer_is_late_only_if_others_were_not(
     fault: Fault | None, worst_ms: float, outcome: Outcome, brokers: Mapping[bool, Broker]
 ) -> None:
-    """A late answer on a slow machine does not fail, but a wrong code does."""
+    """On a slow machine a late answer makes a vector untested, and a wrong code still makes it fail."""
     vectors = [vector for vector in recorded("5.5.0") if vector.id in {"pull-010", "lock-358"}]
     with Relay(brokers[True].address, fault or (lambda *_: None)) as relay:
         place = Place(relay.address, brokers[True].name_server_address)

@@ -64,7 +64,7 @@ def test_a_correct_broker_fails_none(seen: Mapping[str, list[Result]]) -> None:
 
 
 def test_acknowledgements_need_the_name_of_the_broker() -> None:
-    """The name is part of a handle, and only the name server knows the name."""
+    """Only the name server knows the broker's name, which is part of every receipt handle."""
     with PopBroker(Flaw()) as broker, closed_port() as nothing:
         (result,) = pops.see(Place(broker.address, nothing), "x", ["invisible-acknowledged"], Latency(0.0))
 

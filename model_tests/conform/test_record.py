@@ -85,7 +85,7 @@ def test_a_broker_with_a_fault_records_the_fault(rocketmq: Broker, tmp_path: Pat
 
 
 def test_a_question_with_a_late_answer_is_repeated(rocketmq: Broker, tmp_path: Path) -> None:
-    """If the machine causes two late answers, the recording keeps the question's time window."""
+    """The relay delays two answers to the question, and the recording still keeps the question's time window."""
     late = iter([LATE_S, LATE_S])
 
     def slow(asked: Asked, _answer: dict[str, Any], content: bytes) -> Told | None:
@@ -106,7 +106,7 @@ def test_a_question_with_a_late_answer_is_repeated(rocketmq: Broker, tmp_path: P
 def test_a_question_without_a_window_is_asked_twice(
     has_name: bool, rocketmq: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recording of such a question gets a time window that the answer's time determines."""
+    """The recording's time window comes from the time that the broker took to answer."""
     (question,) = [each for each in recorded("4.9.7") if each.id == "frame-472"]
     assert question.case["timing"] is None
     case = {name: value for name, value in question.case.items() if has_name or name != "timing"}

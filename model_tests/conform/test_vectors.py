@@ -95,7 +95,7 @@ def test_every_property_of_judge_and_specification_has_a_clause_or_a_reason() ->
 
 
 def unshown(clauses: Collection[str], vectors: Collection[str]) -> tuple[set[str], set[str]]:
-    """Vectors that no clause names, and clauses without a recorded vector."""
+    """Return the vectors that no clause names, and the clauses without a recorded vector."""
     shown = {name for clause in CLAUSES if clause.id in clauses for name in clause.vectors}
     silent = {clause.id for clause in CLAUSES if clause.id in clauses and not set(clause.vectors) & set(vectors)}
     return set(vectors) - shown, silent
@@ -417,7 +417,7 @@ def test_a_length_counts_the_names_of_a_run() -> None:
 
 
 def test_places_are_equivalent_to_the_pattern() -> None:
-    """The paths of an answer have counts for closed lists, sorted items for unordered lists, and unchanged texts."""
+    """A pattern becomes one text for each path: `.#` counts a closed list or object, and unordered lists are sorted."""
     pattern = {
         SOME: {"code": 0, "extFields": {"a": "1"}, "body": {"json": {"all": {SET: [{"b": 2}, {"b": 1}]}, "is": True}}}
     }
@@ -432,7 +432,7 @@ def test_places_are_equivalent_to_the_pattern() -> None:
 
 
 def test_lists_of_json_can_be_sorted_before_names_are_known() -> None:
-    """A list can be sorted if an item with a variable is alone in it or is preceded by a distinguishing field."""
+    """The second item of a JSON list contains no variable, so sorting the list does not depend on a run's names."""
     for vector in VECTORS:
         for step in steps(vector, "expect"):
             lists = [

@@ -99,7 +99,7 @@ def test_administrators_and_broker_topics() -> None:
 
 @pytest.mark.parametrize("topic", sorted(NOT_FOR_SENDING))
 def test_no_default_counts_for_the_brokers_own_topics(topic: str) -> None:
-    """Messages of every topic wait in the broker's own topics, so only a right by name gives access to them."""
+    """Messages of every topic wait in the broker's own topics, so an account needs a right by name to read those."""
     every = account(topic=Right.PUB | Right.SUB, group=Right.PUB | Right.SUB)
     assert refused(every, of_topic(topic, Right.SUB)) == f"No default permission for topic:{topic}"
     assert refused(account(f"{topic}=SUB"), of_topic(topic, Right.SUB)) is None

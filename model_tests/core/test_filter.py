@@ -86,7 +86,7 @@ def test_an_sql_filter_depends_only_on_properties() -> None:
     ],
 )
 def test_an_invalid_expression_matches_everything(expression: str, kind: str, over_limit: bool) -> None:
-    """As in RocketMQ an invalid expression matches everything; the filter keeps the error, also for our own limits."""
+    """As in RocketMQ, an invalid expression matches everything, and so does one that exceeds our own limits."""
     wanted = filter_of(expression, kind)
     assert isinstance(wanted, SqlFilter)
     assert wanted.matches_properties(dict[str, str]().get)
@@ -130,7 +130,7 @@ def test_an_invalid_expression_removes_the_filter(expression: str, kind: str) ->
 
 @pytest.mark.parametrize("outlive", [False, True])
 def test_a_group_without_members(outlive: bool) -> None:
-    """Without members, or without the subscription, strict drops the filters and RocketMQ keeps them."""
+    """If a group loses its members or its subscription, the strict policy drops its filters and RocketMQ keeps them."""
     table = FilterTable(outlive)
     for topic in ("T", "U"):
         table.register(topic, "G", "a > 1", "SQL92", 5)
@@ -378,7 +378,7 @@ def test_any_text_compiles_or_is_refused(expression: str, value: str) -> None:
     ids=["not", "minus", "equal", "is null", "parentheses"],
 )
 def test_deep_nesting_is_refused_and_what_is_allowed_runs(make: Callable[[int], str]) -> None:
-    """Just below the limit an expression compiles and runs; above it there is a limit error, never a RecursionError."""
+    """Just below the nesting limit an expression compiles and runs. Above it there is a limit error."""
     with pytest.raises(sql92.Sql92LimitError, match="nested"):
         compile_expression(make(sql92_tree.DEPTH_MAX + 1))
     compiled = compile_expression(make(sql92_tree.DEPTH_MAX - 2))
@@ -427,7 +427,7 @@ def test_a_mutant_of_the_grammar_is_detected(rule: str, planted: str, monkeypatc
 
 @pytest.mark.parametrize("digits", ["1", "1.1", ".1", "0x1", "0x1.1", "1e1", "0", "\u0661"])
 def test_a_long_invalid_number_matches_nothing(digits: str) -> None:
-    """A regular expression with backtracking took half a minute for 32,000 digits before a letter."""
+    """An earlier regular expression backtracked for half a minute on 32,000 digits before a letter."""
     properties = {"p": digits + digits[-1] * 32_000 + "x"}
     assert not any(compile_expression(each).matches(properties.get) for each in ("p > 1.5", "p > 1", "p < p"))
 

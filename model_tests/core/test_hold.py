@@ -127,7 +127,7 @@ def test_a_check_that_raises_affects_no_other_pull() -> None:
 
 
 def test_buckets_whose_pulls_are_all_woken() -> None:
-    """An empty bucket counts as untidy, unless the policy keeps empty buckets as RocketMQ does."""
+    """An empty bucket fails `assert_tidy`, unless the policy keeps empty buckets as RocketMQ does."""
     for keeps_empty in (False, True):
         table = HoldTable(keeps_empty=keeps_empty)
         taken, woken = missed(offset=0), missed(offset=1)
@@ -150,7 +150,7 @@ def test_buckets_whose_pulls_are_all_woken() -> None:
 
 
 def settle_late(table: HoldTable) -> None:
-    """Take pulls in place; before they are settled, a deadline passes, a channel closes and a pull is added."""
+    """Take pulls in place, then let a deadline pass, close a channel and add a pull before the pulls are settled."""
     woken, closes, late = missed("gone"), missed("gone", deadline_ms=200), missed("stays")
     for pull in (woken, closes, late):
         table.hold(pull)

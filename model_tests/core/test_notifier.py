@@ -28,7 +28,7 @@ def held(table: HoldTable, offset: int, tags: str = "*", deadline_ms: int = 1000
 
 
 def finish(walker: BucketTraversal, wakes: list[Wake]) -> None:
-    """Traverse the bucket to its end; returns the wakes in order, including wakes before an exception."""
+    """Traverse the bucket to its end, and append the wakes to `wakes` in order, including wakes before an exception."""
     walker.start()
     while walker.unseen:
         wake = walker.each()
@@ -66,7 +66,7 @@ def test_a_traversal_wakes_matching_pulls_and_keeps_the_others(policy: Policy) -
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_traversal_without_a_message_wakes_every_tag(policy: Policy) -> None:
-    """A scan knows no tag, so it wakes pulls for every tag and the read decides."""
+    """A scan has no message and so no tag. It wakes the pulls of every tag, and their reads apply the filters."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pull = held(table, 4, "b")
     assert walk(policy, table, 5) == [Wake(pull, "woken")]
@@ -214,7 +214,7 @@ def expected(one: Wanted) -> str | None:
 
 
 def check_choice(wanted: Sequence[Wanted]) -> None:
-    """Assert that the traversal takes the pulls that would wake if alone, in order, with failed pulls last."""
+    """Assert that the traversal takes each pull that it would wake if alone, in order, with failed pulls last."""
     causes = [(number, expected(one)) for number, one in enumerate(wanted)]
     assert [(number, cause or "woken") for number, cause in chosen(wanted)] == [
         *((number, cause) for number, cause in causes if cause in {"woken", "expired"}),

@@ -114,7 +114,7 @@ def stored() -> Offsets:
 
 
 class Guard:
-    """A lock that another thread acquires before each entry of the block. It records the number of removed pairs."""
+    """A lock that adds the offsets of `others` when first acquired, and counts the pairs that each block removes."""
 
     def __init__(self, offsets: Offsets, others: dict[str, dict[int, int]]) -> None:
         self.offsets, self.others = offsets, others
@@ -130,7 +130,7 @@ class Guard:
 
 
 def test_a_group_is_removed_with_its_latest_commits() -> None:
-    """Commits arrive while another thread removes the group from the table part by part."""
+    """Commits arrive while the group is removed from the table part by part."""
     offsets = stored()
     guard = offsets.guard = Guard(offsets, {"V@G": {0: 1}, "V@H": {0: 1}})
     offsets.forget_group("G")

@@ -219,7 +219,7 @@ def test_sql_of_a_heartbeat() -> None:
     ],
 )
 def test_a_negative_message_count_is_an_error_if_messages_are_available(status: GetStatus, refused: bool) -> None:
-    """Without available messages, a count below one is answered 19 or 21 as usual by 4.9.7, and read as one by 5.x."""
+    """Without a message to return, 4.9.7 ignores the count and answers 19 or 21. 5.x reads a count below one as one."""
     store = OneRead(status)
     assert (code(decide(pull(count_max=-1), checks(), store)) == 1) is refused
     assert code(decide(pull(count_max=-1), attrs.evolve(checks(), traits=TRAITS_5), store)) != 1
@@ -305,7 +305,7 @@ def test_visible_messages_are_wanted_if_some_match(tags: str, offset: int, wants
 
 
 def test_the_next_check_begins_after_the_last_one() -> None:
-    """The next check begins where the last one ended, and a read that makes no progress runs the pull."""
+    """A recheck reads only messages after those of the last check, and a read that makes no progress runs the pull."""
     for offset, wants in ((1, True), (2, False), (3, False)):
         store = OneRead()
         assert wants_visible(pull(offset=offset), store, 2) is wants

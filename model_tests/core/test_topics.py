@@ -31,7 +31,7 @@ def test_rocketmqs_own_names_are_allowed(name: str) -> None:
 
 
 def test_a_send_creates_its_topic() -> None:
-    """The topic gets the requested number of queues, at most that of TBW102, without the inherit flag."""
+    """The topic gets the requested number of queues, at most as many as TBW102 has, and not TBW102's inherit flag."""
     topics = Topics(default_queue_count=8)
     topics.add_system_topics("broker-a", "DefaultCluster")
     for name, asked, count in (("A", 4, 4), ("B", 16, 8), ("C", -3, 0)):
@@ -53,7 +53,7 @@ def test_a_send_creates_its_topic() -> None:
 
 
 def test_a_group_is_created_on_use() -> None:
-    """A group name of a client has at most 255 characters; 5.x refuses some names that 4.9 accepts."""
+    """A group's name has at most 255 characters, and 5.x refuses some names that 4.9 accepts."""
     groups = Groups()
     assert groups.find("g" * 255) is not None
     assert groups.find("g" * 256) is None
@@ -230,7 +230,7 @@ def test_only_a_later_version_replaces_a_subscription(version: int) -> None:
 
 
 def test_subscriptions_by_tags() -> None:
-    """The hashes in a heartbeat are used if given, and an invalid expression matches nothing."""
+    """The hashes in a heartbeat replace those of the expression, and an invalid expression matches nothing."""
     assert not subscription_of("T", "||", "TAG", 1).tags.matches(1)
     for kind in ("TAG", ""):
         parsed = subscription_of("T", "a||b", kind, 1).tags

@@ -66,7 +66,7 @@ def test_every_text_of_the_explorer_is_translated(wanted: set[str]) -> None:
 
     assert lacking(words, wanted) == []
     assert len(wanted) > 150
-    spare = set(words) - wanted - {"queues", "tags"}  # The sizes `queues` and `tags` occur only in other bounds.
+    spare = set(words) - wanted - {"queues", "tags"}  # The sizes `queues` and `tags` do not occur in the bounds `tiny`.
     assert {each for each in spare if each.strip() not in wanted} == set()
 
 

@@ -1,8 +1,8 @@
 """A test runs every command of each page as a reader would type it; exceptions are in one list, each with its reason.
 
 Each page's commands run in order, in a separate directory. They must exit with the expected exit codes and print what
-the page shows below a `$` command, except numbers. Chinese lessons have the English blocks (`test_chinese`). Slow
-commands run with smaller numbers (`SHORTER`). Our own tests on a page are collected and not run.
+the page shows below a `$` command, except numbers. `test_chinese` checks that Chinese lessons have the blocks of the
+English ones. Slow commands run with smaller numbers (`SHORTER`). Our own tests on a page are collected and not run.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ MEASURES: Final = re.compile(r"(BENCH_SECONDS=\d+ )?(make bench |python -m model
 
 
 def bare(line: str) -> str:
-    """A command without its comment, its folder and a trailing `&`."""
+    """Return a command without its comment, its folder and a trailing `&`."""
     return re.sub(r"(?<=\s)#.*$", "", line).strip().removesuffix("&").strip().removeprefix(".venv/bin/")
 
 
@@ -135,7 +135,7 @@ OF_THE_LAW: Final = TYPED_BY["docs/model.md"] | TYPED_BY["docs/findings.md"] | T
 
 
 def here(page: str, text: str) -> list[str]:
-    """The commands of a page that run here, in order; commands about the specification run once."""
+    """Return the commands of a page that run here, in order; commands about the specification run once."""
     typed = set(TYPED_BY.get(page.replace("docs/lessons/zh/", "docs/lessons/"), ())) | OF_THE_LAW
     found = [line for line in lines(text) if bare(line) not in typed]
     return [line for line in found if bare(line) not in NOT_TYPED and not JAVA.fullmatch(bare(line))]
@@ -149,7 +149,7 @@ def code_of(line: str) -> int | tuple[int, ...]:
 
 @contextmanager
 def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict[str, str], Callable[[], object]]]:
-    """Provide a page's needs outside its folder: replacements, environment variables, and uploads of `/tmp/history`."""
+    """Start the servers that a page needs. Yield replacements, environment variables, and an upload of its history."""
     with ExitStack() as stack:
         instead: dict[str, str] = {}
         environment: dict[str, str] = {}
@@ -234,7 +234,7 @@ def test_commands_in_sentences_of_a_lesson_run(page: Path, tmp_path: Path) -> No
 
 
 def with_java(page: str) -> list[str]:
-    """Return a page's commands that need a Java broker, in order, without those of lessons and of earlier pages."""
+    """Return a page's commands that need a Java broker, in order, except those that also stand on an earlier page."""
     before = {bare(line) for path in PAGES[: PAGES.index(ROOT / page)] for line in lines(path.read_text("utf-8"))}
     known = before | set().union(*TYPED_BY.values())
     found = lines((ROOT / page).read_text("utf-8"))

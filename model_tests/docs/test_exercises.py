@@ -88,7 +88,7 @@ def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_solution(number: int, page: str) -> list[str]:
-    """The exercises of a lesson that lack a question, a hint or a right answer on its page."""
+    """Return the exercises of a lesson whose page section lacks a hint or a right answer."""
     (lesson,) = [each for each in LESSONS if each.number == number]
     parts = dict(re.findall(r"^\*\*([\d.]+)\*\*(.*?)(?=^\*\*[\d.]+\*\*|\Z)", page, re.MULTILINE | re.DOTALL))
     names = [f"{number}.{place}" for place in range(1, len(lesson.exercises) + 1)]
@@ -196,7 +196,7 @@ def test_a_failing_program_is_reported_as_the_readers(tmp_path: Path, exercise: 
 
 
 def test_a_false_statement_is_reported(tmp_path: Path) -> None:
-    """A false statement may hold in the first state, or not even in the first state."""
+    """The report distinguishes a statement that is false in the first state from one that becomes false later."""
     program = tmp_path / "mine.py"
     program.write_text("def statements(state):\n    yield 'nobody', state.requests[0].is_('idle')\n")
     assert "nobody is not true: a run of 1 steps" in ask("6.2", "--check", str(program)).stdout

@@ -66,7 +66,7 @@ def commands(page: str) -> Iterator[Command]:
 
 
 def missing_line(shown: tuple[str, ...], said: str) -> str | None:
-    """The first line that the output does not have in this order; a line of the output may be longer.
+    """Return the first shown line that the output lacks at its position; a line of the output may be longer.
 
     Lines must be adjacent unless `...` separates them.
     """

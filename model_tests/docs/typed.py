@@ -74,7 +74,7 @@ def lines(text: str) -> Iterator[str]:
 
 
 def unread(text: str) -> list[str]:
-    """Commands outside of the blocks that `lines` reads, and first lines of shell blocks without a command."""
+    """Return commands outside of the blocks that `lines` reads, and first lines of shell blocks without a command."""
     shells = [block for kind, _, block in FENCED.findall(text) if kind in {"console", "sh", "bash"}]
     others = [block for kind, _, block in FENCED.findall(text) if kind not in SHELL | CODE]
     indented = "\n".join(line.strip() for line in FENCED.sub("", text).splitlines() if line.startswith("    "))
@@ -116,7 +116,7 @@ class Reader:
     """Slow command -> the same command with smaller numbers."""
     environment: Mapping[str, str] = field(factory=dict)
     home: Path = field(init=False)
-    """The directory in which the page began; its `/tmp` is inside."""
+    """The directory in which the page's commands begin. Its `tmp` replaces the page's `/tmp`."""
     running: list[Program] = field(factory=list)
     addresses: dict[str, str] = field(factory=dict)
     """Address on the page -> the real address."""
@@ -195,7 +195,7 @@ class Reader:
         return os.environ | own | dict(self.environment)
 
     def _whole(self, line: str) -> str:
-        """Return the command to run for a line: with smaller numbers if slow, and with what it needs to work here."""
+        """Return the command to run for a line: with smaller numbers if slow, and with options that a test needs."""
         typed = self._real(self.shorter.get(line, line))
         if A_TEST.match(line):
             typed += " --collect-only -q"
