@@ -36,7 +36,7 @@ def searched(words: list[str], bounds: Bounds) -> Search:
 
 
 def assert_judged(program: Starter, directory: Path, bounds: Bounds) -> None:
-    """Assert that a correct program passes, or that a wrong program breaks its property, also in a replay."""
+    """Assert that a correct program passes, and that a wrong program breaks its property in the run and in a replay."""
     words = words_of(program, directory)
     search = searched(words, bounds)
     if program.name == RIGHT:
@@ -155,9 +155,8 @@ FAULTY: dict[str, tuple[str, str, str, int]] = {
         "answered_by_deadline", 34,
     ),
 }  # fmt: skip
-"""Name of the fault -> the line to replace, its replacement, the broken property, and the most steps (without those of
-`go`) that show the fault.
-"""
+"""Name of the fault -> the line to replace, its replacement, the broken property, and the number of steps (`go` not
+counted) within which the fault shows."""
 
 
 def searched_source(source: str, directory: Path, bounds: Bounds) -> Search:
@@ -275,7 +274,7 @@ def test_a_program_that_keeps_state_after_a_reset_is_reported(tmp_path: Path) ->
 
 
 def test_a_message_of_another_schedule_is_reported(tmp_path: Path) -> None:
-    """If a message is there in a schedule without messages, the finding says that another schedule left the message."""
+    """If a message is delivered in a schedule that sends none, the finding says that another schedule left it."""
     finding = found_in(odd("    table.logs = globals().setdefault('logs', {})"), tmp_path)
 
     assert finding.violation.property == "forgets_at_reset"
@@ -293,7 +292,7 @@ def test_a_program_that_is_not_repeatable_is_reported(tmp_path: Path) -> None:
 
 
 def test_no_process_of_a_program_remains(tmp_path: Path) -> None:
-    """The pipe has no writer any more, so the program and its child processes have ended."""
+    """The pipe's write end is closed, which shows that the program and its child processes have ended."""
     (tmp_path / "program.py").write_text(odd("    subprocess.Popen(['sleep', '1000'])"))
     with Program([sys.executable, "-S", str(tmp_path / "program.py")]) as program:
         program.turn(RESET)

@@ -82,7 +82,7 @@ def test_the_import_loads_no_heavy_package() -> None:
 def test_a_closed_broker_leaves_nothing_behind() -> None:
     """Before the close the sent messages can be read. After any number of closes nothing of the broker remains."""
     with longpoll.Broker(store_config=SMALL_STORE):
-        pass  # Descriptors that a process opens once stay open.
+        pass  # The first server opens descriptors that the process keeps, so it must not count.
     before, hook = left(), Mock(RpcHook)
     with longpoll.Broker(store_config=SMALL_STORE, hooks=[hook]) as broker:
         with longpoll.Producer(broker.name_server) as producer:
@@ -264,7 +264,7 @@ def test_every_exception_survives_copy_and_pickle() -> None:
 
 
 def test_an_exception_class_of_a_user_survives_too() -> None:
-    """An error class of the user survives too, whatever its `__init__` takes."""
+    """A user's error class survives copy and pickle, whatever its `__init__` takes."""
     error = OwnError(1, why="late")
 
     assert said(pickle.loads(pickle.dumps(error))) == said(error)  # noqa: S301 - our own bytes

@@ -188,7 +188,7 @@ def run(directory: Path, *sources: str, words: Sequence[str] = ()) -> subprocess
 
 
 def test_the_file_on_the_page_passes_and_a_test_without_a_pull_is_unknown(tmp_path: Path) -> None:
-    """The page's ten lines start their own broker, whose history is valid. A test without a pull is unknown."""
+    """The page's ten lines start their own broker, whose history is valid. Without a pull the verdict is unknown."""
     done = run(tmp_path, SHOWN, ALONE)
 
     assert done.returncode == 0, done.stdout + done.stderr

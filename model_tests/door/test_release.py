@@ -37,7 +37,7 @@ def test_different_wheels_are_reported(tmp_path: Path) -> None:
 
 
 def test_the_checklist_marks_what_the_tree_shows(tmp_path: Path) -> None:
-    """This tree is ready for its version; a changelog without a date and an old citation are not."""
+    """The items that this tree fulfils are marked; an undated changelog and a citation of another version are not."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert [line[1] for line in checklist(ROOT, version)] == list("xxx   ")
 
@@ -92,9 +92,9 @@ def test_the_image_serves_and_is_healthy() -> None:
 
 IMPORT_NAMES: Final = {"attrs": {"attr", "attrs"}, "msgspec": {"msgspec"}, "opentelemetry-api": {"opentelemetry"}}
 OPTIONAL: Final = {"opentelemetry-api"}
-"""Dependencies of extras that are imported like other modules."""
+"""Dependencies of extras, which the client's modules may import too."""
 SIZE_MAX_MB: Final = 4
-"""Maximum size with Python's compiled files, which are half of it."""
+"""Maximum installed size, half of which is Python's compiled files."""
 TOLD: Final = """
 import asyncio
 import sys
@@ -153,7 +153,7 @@ def imported(path: Path) -> set[str]:
 
 
 def missing(modules: Iterable[Path], names: set[str], dependencies: set[str]) -> set[str]:
-    """Imports of these modules that are in neither Python, nor the wheel, nor a dependency."""
+    """Return the imports of these modules that are in neither Python, nor the wheel, nor a dependency."""
     wanted = {name for path in modules for name in imported(path)}
     there = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names}
     known = sys.stdlib_module_names | set().union(*(IMPORT_NAMES[name] for name in dependencies))

@@ -81,7 +81,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Install the wheel with an extra into a new environment; returns its interpreter."""
+    """Return a function that installs the wheel with an extra into a new environment and returns its interpreter."""
 
     def install(extra: str) -> Path:
         venv.create(tmp_path / "environment", with_pip=True)

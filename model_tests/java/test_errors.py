@@ -112,14 +112,14 @@ def test_folders_without_usable_jars_are_reported(alone: Path) -> None:
     ],
 )
 def test_the_rules_are_checked_against_the_jars_of_a_folder(alone: Path, told: str, says: str) -> None:
-    """The checker's message appears before a broker starts. Without a message the check fails too."""
+    """The checker's message is reported before a broker starts. A checker that prints nothing is an error too."""
     program(alone, "java", f"echo '{told}'")
     with pytest.raises(JavaUnavailableError, match=says):
         start_broker(Jars("4.9.7", "nothing.jar", "byteman.jar", as_published=False))
 
 
 def test_a_broker_that_ends_at_once_is_reported(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error contains Java's output, the folder is removed, and another process on the port is not taken for it."""
+    """The error has Java's output, the folder is removed, and no other process on the port is taken for the broker."""
     program(alone, "java", "sleep 0.2; echo Agent JAR not found; exit 3")
     with socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setattr(java_broker, "_free_port", lambda: other.getsockname()[1])

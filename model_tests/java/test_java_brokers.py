@@ -105,12 +105,12 @@ def test_a_rule_that_does_not_fit_a_folder_s_jars_is_reported(right: str, wrong:
 
 @pytest.mark.parametrize("name", ["lost_by_hold", "lost_by_keep"])
 def test_lost_wakeups_happen_on_shipped_brokers(broker: JavaBroker, name: str) -> None:
-    """In findings (a) and (b) the message is there, but only the next scan answers the pull."""
+    """In findings (a) and (b) the message is readable, but only the next scan answers the pull."""
     assert_shown(played(broker, "rocketmq-4.9", name))
 
 
 def test_pull_request_7359_fixes_one_lost_wakeup_and_leaves_another() -> None:
-    """A rule adds the recheck after the insert. Then (a) is answered at once, and (b) still loses its wake."""
+    """A Byteman rule adds the recheck after the insert. Then (a) is answered at once, and (b) still loses its wake."""
     jars = jars_of("4.9.7")
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, rechecks=True) as running:
         rechecked: list[int] = []
@@ -125,7 +125,7 @@ def test_pull_request_7359_fixes_one_lost_wakeup_and_leaves_another() -> None:
 
 
 class Seen(list[Arrival]):
-    """The result of a replay, with rechecks marked."""
+    """The arrivals at breakpoints in a replay. The requests of rechecks are also appended to a second list."""
 
     def __init__(self, rechecked: list[int]) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Seen(list[Arrival]):
 
 
 def test_an_older_commit_overwrites_a_newer_one_on_shipped_brokers(broker: JavaBroker) -> None:
-    """Finding (h) is shown with the token of each version's policy."""
+    """Each version shows finding (h), with the token of its own policy."""
     policy = presets_of(broker.jars.version)[0]
     assert_shown(played(broker, policy, "commit_never_regresses"))
 
@@ -233,7 +233,7 @@ def test_the_steps_of_a_broker_follow_its_specification(version: str, tmp_path: 
     assert told["steps"] > 10_000
     assert told["policy"] == presets_of(version)[0]
     assert judged(steps) == ("valid", told["steps"])
-    # Each check takes seconds and a knob means the same for the two versions, so 5.5.0 is checked with one knob only.
+    # Each check takes seconds and a knob means the same in both versions, so 5.5.0 is checked with one knob only.
     for knob in TOLD if version == VERSIONS[0] else TOLD[:1]:
         with_knob(steps, f"{told['policy']}+{knob}")
         assert judged(steps)[0] == "invalid"
@@ -241,7 +241,7 @@ def test_the_steps_of_a_broker_follow_its_specification(version: str, tmp_path: 
 
 @pytest.mark.parametrize("version", quick_if(VERSIONS, lambda version: version == "4.9.7"))
 def test_steps_with_random_delays_follow_the_specification(version: str, tmp_path: Path) -> None:
-    """With random delays at the breakpoints and a scan every two seconds, the steps form a run."""
+    """With random delays at the breakpoints and a scan every two seconds, the steps form a run of the specification."""
     jars_of(version)
     delayed = tmp_path / "delayed"
     recorded(version, delayed, 500, 4, 4, "--delayed-percent", "10", "--scan-ms", "2000", "--seed", "7")
@@ -251,7 +251,7 @@ def test_steps_with_random_delays_follow_the_specification(version: str, tmp_pat
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_million_steps_follow_the_specification(version: str, tmp_path: Path) -> None:
-    """A million steps with deadlines form a run, and the test would notice a missing recheck after the hold."""
+    """A million steps with deadlines form a run of the policy, but not of a policy with a recheck after the hold."""
     jars_of(version)
     steps = tmp_path / "steps"
     told = recorded(version, steps, 115_000, 64, 21)

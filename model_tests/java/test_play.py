@@ -261,7 +261,7 @@ def test_each_check_after_the_run_can_fail(move: Move, said: str) -> None:
 
 
 def test_a_traversal_that_reaches_its_end_is_reported() -> None:
-    """The fake broker handles its master's return as if the traversal had ended normally, which the report names."""
+    """In the fake broker the traversal does not break off after the master's return, and the report says so."""
     told = Step("master_returns", (Move("returns"),), (True,))
     done = played(lambda _gate: None, told, after=(Move("broke_off"),))
     assert done.otherwise == "after the last step: the traversal after the master's return reaches its end"

@@ -44,7 +44,7 @@ REFUSED = {
 }
 """Knob whose finding is not replayed -> the reason."""
 DIVERGES = {"when_closed=ignore": "insert"}
-"""Knob whose finding the shipped policy does not follow -> the first action that the policy does not have."""
+"""Knob whose finding is not a run of the shipped policy -> the first action that the shipped policy does not allow."""
 REJECTED = "lp1.lq5yb2NrZXRtcS01LXBvcJCUAgEBAqDOgOkD7JwDCxUEDBYBFyEYHgh3XHNz"
 """A run of the shipped policy in which the executor rejects a wake, so the dispatcher announces the message again."""
 

@@ -75,7 +75,7 @@ def test_a_lost_wakeup_becomes_a_schedule() -> None:
     "finding", findings(), ids=lambda each: f"{each.policy}-{each.property_name}-{each.token[-6:]}"
 )
 def test_every_finding_is_a_schedule_or_has_a_reason(finding: Finding) -> None:
-    """A schedule ends with the steps that show its finding. A finding without a schedule names the missing step."""
+    """A schedule ends with the steps that show its finding. Without a schedule the error names the step to blame."""
     trace = finding.trace
     assert breaks(trace)
     gates = breakpoints_of("5.5.0" if finding.policy == "rocketmq-5" else "4.9.7", lmq=finding.policy == "rocketmq-lmq")
@@ -223,7 +223,7 @@ SCANNED_BEFORE = LOST_BY_HOLD.replace("hold 70 130", "hold 70 131").replace(
 
 @pytest.mark.parametrize("knob", ["recheck_after_hold=after_insert", "recheck_after_keep=true"])
 def test_a_trace_contradicts_a_specification_with_a_recheck(tmp_path: Path, knob: str) -> None:
-    """The specification requires the recheck before time passes, but in this trace a scan's period passes first."""
+    """With the knob a recheck must come before time passes, but in this trace a scan's period passes first."""
     assert judged(history(tmp_path, SCANNED_BEFORE)) == ("valid", 13)
     meta = tmp_path / "history" / "meta.json"
     meta.write_text(meta.read_text().replace("rocketmq-4.9", f"rocketmq-4.9+{knob}"))

@@ -119,7 +119,7 @@ class TakeQueue(Feed):
 
 
 class LooksThenWaits(Feed):
-    """The lost wakeup: a message between the check and the wait wakes no poll."""
+    """The lost wakeup: a message that arrives between the check and the wait wakes no poll."""
 
     look_s = 0.0
 
@@ -170,7 +170,7 @@ class NotifiesThenAppends(LooksThenWaits):
 
 
 class LosesAtOnce(Feed):
-    """Two concurrent publishes read the queue, and the later write removes the other's message."""
+    """Two concurrent publishes read the queue, and the later write removes the message of the earlier write."""
 
     def publish(self, queue: str, body: bytes) -> None:
         before = list(self.queues[queue])
@@ -274,7 +274,7 @@ class ServesAfterCancel(TakeQueue):
     """A cancel has no effect, so the poll is served later."""
 
     def cancel(self, poll: Poll) -> None:
-        """Let the poll wait on."""
+        """Let the poll continue to wait."""
 
 
 class DropsAtCancel(TakeQueue):
@@ -354,7 +354,7 @@ class DropsAtTheDeadline(TakeQueue):
 
 
 class DropsBeforeTheDeadline(TakeQueue):
-    """A message that comes in the last 20 ms of a wait is taken at the deadline, and not answered."""
+    """A message that arrives in the last 20 ms of a wait is taken at the deadline, but the poll does not return it."""
 
     def has_some(self, poll: Poll) -> bool:
         return self.left_s(poll) > 0.02 and super().has_some(poll)
@@ -469,10 +469,10 @@ class TellsOld(Feed):
 
 @define(eq=False, slots=False)
 class Confirmed(Feed):
-    """A poll at a position deletes the messages before the position, which can no longer be read."""
+    """A poll from a position deletes the messages before this position."""
 
     more: int = -1
-    """How many messages before its own an answer also confirms; with -1 an answer confirms nothing."""
+    """An answer deletes its own messages and this many messages after them; with -1 it deletes none."""
     gone: dict[str, int] = field(factory=lambda: defaultdict(int))
 
     def answer(self, poll: Poll) -> list[bytes]:
@@ -500,7 +500,7 @@ class HangsAtDeletion(Feed):
 
 @define(eq=False, slots=False)
 class Leased(LooksAgain, TakeQueue):
-    """A message comes again if it is not acknowledged in time."""
+    """A message is delivered again if it is not acknowledged in time."""
 
     lease_ms: int = 200
     forgets: bool = False
@@ -539,7 +539,7 @@ class OfKeys(TakeQueue):
 
 
 class NewestOfKeyFirst(OfKeys):
-    """The newest message of a key comes first."""
+    """The newest message of a key is delivered first."""
 
     def take(self, queue: list[bytes], of_key: list[bytes]) -> list[bytes]:
         return super().take(queue, of_key[::-1])
@@ -547,7 +547,7 @@ class NewestOfKeyFirst(OfKeys):
 
 @define(eq=False, slots=False)
 class KeepsForTheGone(TakeQueue):
-    """The poll that came first is served first, even if its time is over and its client has not read the answer."""
+    """The oldest poll is served first, even after its deadline, when its client no longer reads the answer."""
 
     line: list[Poll] = field(factory=list)
 

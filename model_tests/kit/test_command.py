@@ -125,7 +125,7 @@ def described(directory: Path, text: str = DESCRIPTION) -> str:
 
 
 def test_a_service_may_take_json_and_need_headers(serving: Callable[[Any], str], tmp_path: Path) -> None:
-    """Without JSON and headers, the first request is refused, with a sentence that names the place for the message."""
+    """The service refuses requests without JSON and headers, and the error names the setting for the message."""
     url, own = serving(TakesJson), 'publish_body = "text"\nheaders = {X-Key = "secret"}\n'
     refused = run(url, "--service", described(tmp_path), *QUICK)
     done = run(url, "--service", described(tmp_path, DESCRIPTION + own), "--json", *QUICK)
@@ -223,7 +223,7 @@ def test_no_call_outlives_a_nats_server_that_does_not_answer(
 
 
 def test_the_process_of_a_local_service_is_found() -> None:
-    """The kit subtracts the time in which this process waits for a processor from the lateness of answers."""
+    """The kit subtracts the time in which the service's process waits for a processor from the lateness of answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         process_id = addresses.local_process("127.0.0.1", listening.getsockname()[1])
         assert Path(f"/proc/{process_id}").samefile("/proc/self")

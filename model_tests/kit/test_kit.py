@@ -258,7 +258,7 @@ def test_a_host_pause_causes_no_violation() -> None:
 
 
 def test_an_endless_host_pause_ends_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kit counts such examples, and the verdict is unknown."""
+    """The kit counts the examples that a host pause ended, and the verdict is unknown."""
 
     def stands_still(_polls: Polls, *_arguments: Any) -> bool:
         raise StandstillError("the machine stood still")
@@ -360,7 +360,7 @@ def test_a_mistake_in_a_subject_is_raised(make: Any, error: type[Exception], sai
 
 
 def test_a_mistake_in_a_machine_is_raised() -> None:
-    """If the subject raises a violation, it counts, even for a poll whose other errors are ignored."""
+    """A machine without a subject is an error. A violation that a subject raises counts even for a cancelled poll."""
     with pytest.raises(SubjectError, match=r"LongPollMachine\.subject is not set"):
         longpoll.LongPollMachine.exercise(FEW)
     assert issubclass(SubjectError, longpoll.UserError)
@@ -499,7 +499,7 @@ class Heard:
 def test_a_history_claims_only_observed_times() -> None:
     """The history has each poll's earliest possible begin and certain end. A poll with an uncertain end is left out.
 
-    An unpublished message gets an offset after the end.
+    A message whose publish failed gets an offset after the queue's last message.
     """
     heard = Heard()
     teller = RecordedHistory(heard, RealRuntime().lock())

@@ -75,7 +75,7 @@ class Clock(longpoll.RealRuntime):
 
 
 def judged(directory: Path, events: Sequence[Event], since_ms: int | None = None) -> Result:
-    """Return the verdict on a written history; before `since_ms` the service had not sent any answer."""
+    """Return the verdict on a history of these events, in which no answer was sent before `since_ms`."""
     clock = Clock()
     poll: Any = None
     with longpoll.HistoryWriter(clock, directory) as history:

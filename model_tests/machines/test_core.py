@@ -27,7 +27,7 @@ from longpoll_spec.specification import specification_of
 
 BOUNDS: Final = Bounds("core", requests=3, messages=4, hold_ticks=2, scan_ticks=3)
 RARE: Final = {"stop": 25, "fill": 4, "empty": 4}
-"""Name of a step -> the step is offered in one of so many choices, because a stop ends nearly all activity."""
+"""Name of a step -> N: the step is offered in one of N choices. A stop is rare because it ends nearly all activity."""
 IDLE: Final = {"tick", "fill", "empty"}
 """Steps that still occur after a stopped broker has answered every request."""
 POLICIES: Final = ["strict", "strict-clone"]
@@ -104,7 +104,7 @@ def test_a_long_run_takes_every_action(policy_name: str) -> None:
                 wanted = [move for move in moves if draw.randint(1, RARE.get(move[0], 1)) == 1]
                 world.do(draw.choice(wanted or moves))
             fired.update(world.done)
-    # A traversal in place finds the filter that raises while it has the lock, so it takes no separate step for it.
+    # A traversal in place evaluates the filters while it has the lock, so a filter that raises is not a separate step.
     never = {"notifier_throws"} if model.policy.take == "in_place" else set()
     expected = {action.name for action in model.actions} - never
     assert set(fired) == expected, f"seed {seed}: {expected ^ set(fired)}"

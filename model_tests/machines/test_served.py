@@ -1,4 +1,4 @@
-"""The property suite over the network passes with our broker and fails for each injected fault; its model is right."""
+"""The property suite over the network passes with our broker and fails for each injected fault."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def widened(directory: Path) -> KitReport:
 def test_without_the_recheck_a_wake_is_lost(tmp_path: Path) -> None:
     """Strict without its recheck loses the wake of a pull if a message arrives between the pull's read and its hold.
 
-    Only a message that was acknowledged after its pull began breaks the property. `cancel` and `send_one_way` overtake
-    a pull as well as `cross` does, so any of these steps may have sent the message.
+    The lost wake breaks the property only if the message was acknowledged after the pull began. `cancel` and
+    `send_one_way` overtake a pull as well as `cross` does, so any of these steps may have sent the message.
     """
     report = widened(tmp_path)
     assert report.property == "no_lost_wakeup", report
@@ -275,7 +275,7 @@ def judge_answer(
 
 
 def answer_of(queue: WireQueue, read: Read, end: int) -> Answer:
-    """The answer of a correct broker, made from a read."""
+    """Return the answer that a correct broker makes from a read."""
     stored = [
         Stored(
             queue.topic, queue.queue_id, offset, 100 * offset, queue.messages[offset].body,

@@ -39,7 +39,7 @@ PREPARED = 0x4
 
 @pytest.fixture(autouse=True, scope="module")
 def no_syncs() -> Iterator[None]:
-    """The machine kills the process and never cuts the power, so unsynced data stays and syncs would only cost time."""
+    """Skip every sync. The machine kills the process and never cuts the power, so unsynced data stays."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
         patch.setattr(RealMappedFile, "sync", lambda *_: None)

@@ -49,7 +49,7 @@ def test_mutants_of_any_action_are_detected() -> None:
     ("policy", "bounds"), [*((policy, "tiny") for policy in PRESETS), *(("strict", aspect) for aspect in EXPLORATIONS)]
 )
 def test_every_mutant_of_every_action_is_detected(policy: str, bounds: str) -> None:
-    """Each mutant of every preset is detected. For our policy this also holds for every feature with one request."""
+    """The mutants of every preset are detected, and those of our own policy also with each feature and one request."""
     requests = None if bounds in {"tiny", "queues", "limit", "capacity"} else 1
     found = list(catches(preset(policy), named(bounds, preset(policy), requests=requests)))
 

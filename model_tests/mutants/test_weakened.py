@@ -24,7 +24,8 @@ QUICK |= {_name(row) for row in KNOWN[::EVERY]} | {f"{name} whole" for name in O
 ONLY_IN_PROOFS = ["_overfilling: without `model.state.is_limited` (58.1)"]
 """Mutants that only proofs can detect.
 
-A proof leaves open whether there is a limit. In an exploration with the feature there always is a limit."""
+A proof covers brokers with and without a limit on held requests. An exploration with this feature always has a limit.
+"""
 
 
 def test_each_property_is_violated_by_some_specification() -> None:

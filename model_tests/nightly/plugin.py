@@ -1,7 +1,7 @@
 """A pytest plugin that runs tests in an order drawn from a seed until a deadline, and logs each result.
 
-`python -m model_tests.nightly` loads it and sets the environment variables that it reads. Every pytest-xdist worker
-draws the same order, because xdist requires equal collections.
+`python -m model_tests.nightly` loads the plugin and sets the environment variables that the plugin reads. Every
+pytest-xdist worker draws the same order, because xdist requires equal collections.
 """
 
 from __future__ import annotations

@@ -117,13 +117,14 @@ class Counts:
     mishaps: Counter[str] = field(factory=Counter)
     judged: Counter[str] = field(factory=Counter)
     unknown_stopped: int = 0
-    """The number of broker processes with verdict unknown that stopped cleanly and from which clients pulled."""
+    """The number of broker processes that stopped cleanly and got the verdict unknown, although clients pulled from
+    them."""
     stored: int = 0
 
 
 @define(eq=False)
 class Soak:
-    """A broker and its rounds. Invariant: inside the block `_broker` serves, except during `end_life` and `_start`.
+    """A broker and its rounds. Invariant: in the `with` block `_broker` serves, except during `end_life` and `_start`.
 
     The clients are threads. Each thread appends its own answers by a single bytecode, so no lock is needed.
     """

@@ -1,6 +1,6 @@
-"""The real Java, Go, Node and C++ clients as processes: built once, run with a scenario, and their results checked.
+"""Builds the real Java, Go, Node and C++ clients once, runs each as a process with a scenario, and checks its results.
 
-The tree has no downloaded files: packages come through each language's own client and are pinned by `go.sum`,
+The tree has no downloaded files: packages come through each language's package manager and are pinned by `go.sum`,
 `package-lock.json` and `pyproject.toml`.
 """
 
@@ -109,8 +109,8 @@ def play(
 ) -> list[Received]:
     """Let a client send `count` messages and consume them; returns its lines in order. Fails if a message is missing.
 
-    The client consumes until its input ends, after all messages and `then`, because its listener prints a message
-    before the broker gets the result. A repeated delivery of the same message is not counted.
+    The client's input ends only after all messages and `then`, because its listener prints a message before the broker
+    gets the listener's result. A repeated delivery of the same message is not counted.
     """
     wanted = count if expected is None else expected
     command = client([name_server, topic, f"{topic}-{story}", story, str(count), sql, *account], options)

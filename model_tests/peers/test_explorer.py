@@ -49,7 +49,7 @@ ENTRIES: Final = [entry for entry in pinned() if entry.bounds in {"tiny", "small
 SLIPS: Final = 12
 """The number of mutants that our own engine explores too, to compare it with the interpreter."""
 SLIP_STATES: Final = 20_000
-"""The two searches end at the next level after this number of states, because a mutant may be infinite."""
+"""The two searches end at the next level after this number of states, because a mutant may have infinitely many."""
 
 
 def _data(policy: str, bounds: str) -> str:
@@ -116,7 +116,7 @@ def _walks(model: Model) -> Iterator[list[Action]]:
 
 
 def _unlike(directory: Path, name: str, script: str = "") -> list[str]:
-    """Return tokens of random runs, made by Python or the page, that the other one of the two decodes differently."""
+    """Return the tokens of random runs, some made by Python and some by the page, that the two decode differently."""
     model = model_named(name, "tiny")
     ours = [token_of(model, run) for run in _walks(model)]
     asked: list[dict[str, Any]] = [{"token": token} for token in ours]

@@ -273,7 +273,7 @@ def test_the_search_finds_the_pinned_results(opened: Browser) -> None:
 
 
 def test_two_knobs_can_be_changed_together(opened: Browser) -> None:
-    """The second list has changes that have an effect together with the first. The token has both changes."""
+    """The second list has the changes with an effect in addition to the first one. The token has both changes."""
     first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
     _choose(opened, "knob", opened.run(first.format("recheck_after_hold=after_insert")))
     assert "new steps: recheck" in _text(opened, "#differs")
@@ -304,7 +304,7 @@ NEW: Final = "document.readyState === 'complete' && document.body !== null && do
 def _reload(browser: Browser) -> None:
     browser.run(RELOAD)
     while not browser.run(NEW):
-        pass  # Each script runs in the page that is loaded at that time.
+        pass  # Until the new page is loaded, the old page may answer.
 
 
 def _hand(browser: Browser, text: str, place: str, value: str) -> None:
@@ -355,7 +355,7 @@ def test_the_page_is_read_in_chinese_and_keeps_its_run(opened: Browser) -> None:
     opened.run("void setTimeout(() => { const box = document.getElementById('language'); box.value = 'zh';"
                " box.dispatchEvent(new Event('change')) })")  # fmt: skip
     while opened.run("document.documentElement?.lang + document.readyState") != "zh-Hanscomplete":
-        pass  # The page that is loaded by then answers each question.
+        pass  # Until the Chinese page is loaded, the English page may answer.
 
     assert opened.run("location.search") == "?lang=zh"
     assert _token(opened) == token

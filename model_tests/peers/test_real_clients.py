@@ -125,7 +125,7 @@ def test_a_failing_message_is_retried_and_becomes_a_dead_letter(client: Client, 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java"], indirect=True)
 def test_transactions_of_the_java_client_are_checked_and_ended(client: Client, tmp_path: Path) -> None:
-    """Of thirty messages those arrive that the Java client committed, at once or when the broker checked back."""
+    """Of thirty messages exactly those arrive that the Java client committed, either at once or after a check-back."""
     config = BrokerConfig(transaction_timeout_ms=2_000, transaction_check_interval_ms=500)
     wanted = [number for number in range(30) if number % 3 == 0 or (number % 3 == 2 and number % 9 != 8)]
     with Broker.start(RUNTIME, str(tmp_path / "store"), config=config) as broker:

@@ -36,7 +36,7 @@ from longpoll_client.settings import MemberConfig
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 PART = 50
-"""The number of messages sent between two events of a restart."""
+"""The number of messages in each of the three parts of the restart test."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -106,7 +106,7 @@ ALLOWED = {
     "longpoll_kit/subjects/event_loop.py": "a client's event loop, which `close` stops and joins",
     "longpoll_kit/subjects/on_sqs.py": "a client's requests, whose pool `close` shuts down",
 }
-"""Other code that starts threads -> why these threads need not be joined."""
+"""Module that may start threads -> the reason."""
 
 
 def started_in(text: str) -> list[int]:
@@ -188,7 +188,7 @@ def section_of(code: RequestCode, text: str) -> str:
 
 
 def test_every_code_is_listed_and_described() -> None:
-    """The page has each code in the table at the top, with a link. If a code is missing, the page changes."""
+    """The table at the top of the page links to the section of each request code, and each response code has a row."""
     found, text = sections(), page()
 
     assert len(found) > 35

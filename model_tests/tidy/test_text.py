@@ -49,7 +49,7 @@ def tracked() -> Iterator[Path]:
 
 
 GUARD = "reference/longpoll/exit_codes.py"
-"""The one place where every fault leaves the program; it may catch all exceptions."""
+"""Every error leaves the program through this module, so only this module may catch all exceptions."""
 
 
 def offences(name: str, text: str) -> list[str]:
@@ -98,7 +98,7 @@ SPEAKS = re.compile(r"\bassert\b|pytest\.(raises|fail)|run_state_machine_as_test
 
 
 def silent_tests(source: str) -> list[str]:
-    """Test functions without an assertion, also in the helpers of the same module that they call."""
+    """Return the tests that neither make an assertion nor call a helper of the same module that makes one."""
     lines = source.splitlines()
     functions = {
         node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno])

@@ -1,4 +1,4 @@
-"""The report of `longpoll verify`, the width of output, shell completion, and the main job."""
+"""The report of `longpoll verify`, the width of output, shell completion, and a whole run of `verify`."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def forgotten(command: dict[str, Any]) -> bytes | None:
 
 
 NOTHING_TOLD: Final[Outcomes] = {IS_TOLD: "FAIL", REGRESSES: "UNTESTED"}
-"""The outcomes if no offset is answered, so that the load cannot see an offset go back."""
+"""The outcomes if the broker answers no offset query, so that the load cannot see an offset go back."""
 OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
     "regresses": (regresses, None, {REGRESSES: "FAIL"}),
     "forgotten": (UNSPOILED, forgotten, {REGRESSES: "FAIL"}),
@@ -311,7 +311,7 @@ def raced(broker: Broker, seconds: float) -> races.Told:
 def test_a_race_passes_a_good_broker_and_finds_a_wake_of_the_wrong_queue(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the broker searches for pulls of queues above 7 in another queue, the race reports the first such pull."""
+    """If the broker looks in another queue for pulls of queues above 7, the race reports the first lost wakeup."""
     honest = HoldService.notify
 
     def astray(self: HoldService, key: tuple[str, int], *told: object) -> None:
@@ -342,7 +342,7 @@ def test_a_race_passes_a_good_broker_and_finds_a_wake_of_the_wrong_queue(
     ids=["no recheck", "as it is"],
 )
 def test_a_lost_wakeup_is_found_in_the_default_time(knobs: tuple[str, ...], is_found: bool, tmp_path: Path) -> None:
-    """One of five runs finds the lost wakeup of a broker with a dispatcher thread and no check after the hold."""
+    """Within five runs the race finds a lost wakeup, if a dispatcher thread notifies and no check follows the hold."""
     found = []
     for number in range(5):
         options = ["--policy=strict", *(f"--knob={knob}" for knob in knobs)]
@@ -456,7 +456,7 @@ def test_a_declared_delay_is_counted_and_a_longer_one_is_a_violation() -> None:
 
 
 def test_a_pause_of_the_host_is_no_violation() -> None:
-    """If no client was served at that time, a late delivery may be the host's fault, unless the delay is extreme."""
+    """If no client was served during a late delivery, the host may be the cause, unless the delay is extreme."""
     ours = declared(STRICT)
 
     assert races.told(report_of(2_000, stalled_ms=1_500), FOUR, ours, LIMITS).outcome == "ok"

@@ -2,9 +2,9 @@
 
     python model_tests/wire/coverage_fuzz.py CORPUS_DIRECTORY [-runs=N ...]
 
-Options of libFuzzer follow the corpus. At the first exception that is not one of the protocol's errors it ends with the
-input and an exit code other than 0. With `planted` as the first argument the protocol's errors count too, so that it
-must find one. `model_tests/service/test_fuzz.py` fuzzes a whole broker.
+Options of libFuzzer follow the corpus. The fuzzer ends at the first exception that is not one of the protocol's errors,
+prints the input, and exits with a code other than 0. With `planted` as the first argument the protocol's errors count
+too, so the fuzzer must find one. `model_tests/service/test_fuzz.py` fuzzes a whole broker.
 """
 
 from __future__ import annotations

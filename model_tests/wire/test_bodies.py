@@ -62,7 +62,7 @@ def test_bodies_are_read_back() -> None:
 
 
 def test_a_route_with_bare_keys() -> None:
-    """Integer keys of fastjson lack quotes, and braces and digits within strings are unchanged."""
+    """Integer keys of fastjson have no quotes. Braces and digits within strings stay unchanged."""
     raw = (
         b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:10911", 1 :"{5:6},7:\\"8:"},"brokerName":"b","cluster":"c"}],'
         b'"filterServerTable":{},"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":8,"topicSynFlag":0,'
@@ -145,7 +145,7 @@ def test_the_limits_of_a_body() -> None:
 @pytest.mark.parametrize("pattern", [bodies._STRING_OR_BARE_KEY, bodies._STRING_OR_KEY])
 @pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b" {1:2}"])
 def test_an_unterminated_string_is_parsed_once(pattern: re.Pattern[bytes], end: bytes) -> None:
-    """Otherwise the parser would try each quote of the text as the beginning of a string that reaches to the end."""
+    """The first match covers the whole text, so the later quotes are not tried as beginnings of strings."""
     text = b'"' + b'\\"' * 1000 + end
     assert [found.span() for found in pattern.finditer(text)] == [(0, len(text))]
 

@@ -239,13 +239,13 @@ def test_a_binary_header_with_too_many_fields_is_refused() -> None:
     assert len(read(of(FIELD_COUNT_MAX)).ext_fields or {}) == FIELD_COUNT_MAX
     with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
         read(of(FIELD_COUNT_MAX + 1))
-    # The fields after the limit are not parsed; one has an impossible name size.
+    # The fields after the limit are not parsed, because the impossible name size of one of them causes no error.
     with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
         read(of(FIELD_COUNT_MAX + 1)[:-8] + b"\xff" * 8)
 
 
 def test_replies() -> None:
-    """A reply copies the opaque and sets the response flag; 4.9 answers woken pulls in JSON."""
+    """A reply copies its request's opaque and sets the response flag; 4.9 answers woken pulls in JSON."""
     for kind in Serialisation:
         request = Command(code=11, opaque=-5, flag=0, serialisation=kind, version=63, language="CPP")
         answer = reply(request, ResponseCode.PULL_NOT_FOUND, remark="nothing", ext_fields={"a": "1"}, body=b"xy")
@@ -270,7 +270,7 @@ def test_replies() -> None:
 
 
 def test_fields_and_body_of_a_written_command() -> None:
-    """None is left out, {} is written, and the body is passed without a copy."""
+    """Fields that are None are left out, an empty dict is written as {}, and the body is passed without a copy."""
     assert b"extFields" not in encode_head(Command(code=0), 0)
     assert b'"extFields":{}' in encode_head(Command(code=0, ext_fields={}), 0)
     assert b"remark" not in encode_head(Command(code=0), 0)

@@ -1,4 +1,4 @@
-"""The fast path for sends, pulls and answers, compared with the general one."""
+"""The fast path for sends, pulls and answers, compared with the general path."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def answer_told(read: Command) -> object:
 
 
 def read_all_answers(chunks: list[bytes], connection: Connection) -> list[object]:
-    """The commands that a connection reads, with bursts of answers to sends, and its error."""
+    """Return the commands that a connection reads, including bursts of send answers, and its error if it has one."""
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)

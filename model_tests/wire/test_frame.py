@@ -245,7 +245,7 @@ def test_an_error_is_raised_again_and_whole_commands_before_it_are_returned() ->
 
 
 def test_the_end_of_the_stream() -> None:
-    """The end of the stream is CLOSED between two commands, and an error within one."""
+    """The end of the stream is the event CLOSED between two commands, and an error within a command."""
     good = b"".join(Connection().send(Command(code=1, opaque=1)))
     connection = Connection()
     assert connection.next_event() is NEED_DATA

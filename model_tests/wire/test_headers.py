@@ -225,7 +225,7 @@ def test_odd_text_of_properties_and_fields() -> None:
     ],
 )
 def test_java_hash(text: str, code: int) -> None:
-    """The hashes equal `String.hashCode`, with collisions, the smallest number and two UTF-16 units."""
+    """The hashes equal `String.hashCode`, also for collisions, the least integer and characters of two UTF-16 units."""
     assert (java_hash(text), tags_code(text)) == (code, code)
 
 

@@ -17,7 +17,7 @@ from model_tests.peers.real_clients import ClientUnavailableError, make_ready
 
 HERE: Final = Path(__file__).parent
 TRIES: Final = 3
-"""A failed vector is played again together with the other failed ones, because a busy machine may answer late."""
+"""Failed vectors are played together up to this often, because a busy machine may answer late."""
 Address = tuple[str, int]
 
 
