@@ -197,7 +197,7 @@ class Broker(Stoppable):
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
-        # A crash loses none of these topics, because the next start derives them from their queues again.
+        # A crash loses no topic that was restored here, because the next start restores it from its queues again.
         shared.topics.unsaved.clear()
         self.pulling = pull_services_of(shared, access)
         self.hold_service = self.pulling.hold_service

@@ -1,7 +1,7 @@
 """Serves the broker's connections and requests.
 
-Each request first passes access control and the role check. Then the processor of the request's code runs, on the
-thread that read the request or in the pull pool, if the policy has a pull pool.
+Each request first passes access control and the role check. An accepted request is handed to the processor of its code,
+which runs on the thread that read the request or in the pull pool, if the policy has a pull pool.
 """
 
 from __future__ import annotations
@@ -154,8 +154,7 @@ class BrokerHandler:
         """Remove the pulls and group memberships of a closed connection."""
         self.shared.recording.connection("connection_closed", channel)
         if self.shared.policy.on_close == "drop":
-            # This broker removes the pulls of a closed connection at once. RocketMQ leaves such pulls in its hold table
-            # until the next scan runs them.
+            # RocketMQ leaves the pulls of a closed connection in its hold table until the next scan runs them.
             self.pulling.hold_service.drop_channel(channel)
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)

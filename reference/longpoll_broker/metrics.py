@@ -27,7 +27,7 @@ HttpServer: TypeAlias = Any
 """A threaded `socketserver.TCPServer`, as `prometheus_client.start_http_server` creates."""
 HEALTH: Final = "/health"
 HTTP_COUNT_MAX: Final = 16
-"""Maximum simultaneous HTTP connections; a new connection beyond it replaces an old one. Prometheus needs one."""
+"""Maximum simultaneous HTTP connections, of which Prometheus needs one; a further connection replaces an old one."""
 COMPUTED_COUNT_MAX: Final = 4
 """Maximum HTTP requests that compute metrics or wait for the computation of another request."""
 HTTP_NS_MAX: Final = 10_000_000_000

@@ -27,8 +27,7 @@ COPIED_SIZE_MAX: Final = 2048
 TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
     "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
 )
-"""Selects the fields of a pull that its answer depends on. If they are equal in two pulls, so are the pulls'
-`HerdKey`s."""
+"""Selects the fields of a pull that its answer depends on. Pulls that agree in these fields have equal `HerdKey`s."""
 
 
 class HerdKey(msgspec.Struct, frozen=True, gc=False):

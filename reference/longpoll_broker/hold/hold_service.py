@@ -244,7 +244,8 @@ class HoldService:
             return
         after_ns = self._events.now_ns()
         self._runtime.step("hold")
-        # Queue the answer outside the lock, because this may run the pull again, which takes time and other locks.
+        # Queue the answer outside the lock, because queueing it may run the pull again, which takes time and other
+        # locks.
         with shard.lock:
             cause = self._hold_locked(shard.table, pull, bucket)
         if cause is not None:
@@ -252,9 +253,9 @@ class HoldService:
             self._queue(pull, cause, outbox)
             return
         self._events.record("hold", (pull,), after_ns, pull.offset)
-        # A message may have arrived between the pull's read and this insert. Its notifier found no pull in the bucket,
-        # so only a second read of the visible end, after the insert, can notice the message. (`_traverse` does the same
-        # for pulls that it puts back.)
+        # A message may have arrived between the pull's read and this insert. The message's notifier found no pull in
+        # the bucket, so only a second read of the visible end, after the insert, can notice the message. (`_traverse`
+        # does the same for pulls that it puts back.)
         if policy.recheck_after_hold == "after_insert":
             self._recheck(shard, pull, outbox)
         if policy.expiry == "own_deadline" and pull.phase is HELD:
@@ -307,7 +308,7 @@ class HoldService:
     def _traverse(
         self, steps: TraversalPoints, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox
     ) -> None:
-        """Traverse a bucket; traverse it again, without a tag, while the recheck after `keep` finds new messages."""
+        """Traverse a bucket, and again for messages of any tag while the recheck after `keep` finds new ones."""
         shard = self._shards[shard_of(*key, len(self._shards))]
         again: int | None = visible_end
         while again is not None:
@@ -328,7 +329,8 @@ class HoldService:
             tags_code,
             self.now_ms(),
             lambda: self._ends.visible_end(topic, queue_id),
-            # The visible end of an arrival is the message's offset plus one, so this reads the arriving message.
+            # The visible end of an arrival is the message's offset plus one, so this function reads the arriving
+            # message.
             lambda: self._ends.properties_at(topic, queue_id, visible_end - 1),
         )
 
@@ -567,7 +569,7 @@ class HoldService:
     ) -> None:
         """Set the new filter in the pulls of `left`, or in all held pulls if `left` is None.
 
-        Many pulls take several passes.
+        If there are many pulls, the work takes several passes.
         """
         group, topic = subscription
         while left is None or left:

@@ -223,8 +223,8 @@ class HoldLimit:
 class Bucket:
     """The pulls of one queue. Invariant: `known` counts the pulls in `pulls` and the pulls that a notifier has taken.
 
-    Under `bucket_removal=if_empty_unsafe` a bucket may be removed while a thread still uses it. Such a bucket is an
-    orphan: no notifier finds its pulls (upstream issue #10754).
+    Under `bucket_removal=if_empty_unsafe` a bucket may be removed while a thread still uses it. A bucket removed in
+    this way is an orphan: no notifier finds its pulls (upstream issue #10754).
     """
 
     __slots__ = ("key", "known", "pulls")
@@ -382,7 +382,7 @@ class HoldTable:
         return list(taken)
 
     def keep(self, pulls: Iterable[Pull]) -> list[Pull]:
-        """Put taken pulls back, except those whose channel has closed meanwhile; returns the pulls put back."""
+        """Put taken pulls back, except pulls whose channel has closed since the take; returns the pulls put back."""
         kept = []
         for pull in pulls:
             if pull.phase is not TAKEN:
@@ -400,7 +400,7 @@ class HoldTable:
         return kept
 
     def queue_taken(self, pull: Pull) -> bool:
-        """Mark a taken pull as queued to run; returns false if its channel has closed meanwhile."""
+        """Mark a taken pull as queued to run; returns false if its channel has closed since the take."""
         if pull.phase is not TAKEN:
             return False
         self._forget([pull])

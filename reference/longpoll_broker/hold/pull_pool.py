@@ -114,7 +114,7 @@ class PoolExecutor:
             _do(taken.too_late if self._is_late(taken) else taken.task, outbox)
 
     def _watch(self) -> None:
-        """Refuse late tasks from the head of the queue. The tasks behind them have waited less."""
+        """Refuse late tasks from the head of the queue; tasks further back have waited less."""
         outbox = Outbox()
         while not self._ended.wait(LOOK_S):
             while (late := self._tasks.take_if(self._is_late)) is not None:

@@ -52,7 +52,7 @@ PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_
 class _Passed:
     """The last accepted pull, with the topic, group and filter that its checks found.
 
-    These objects are replaced instead of changed, so comparing their identity detects every change.
+    A topic, group or filter is replaced instead of changed, so comparing identities detects every change.
     """
 
     topic: TopicConfig
@@ -191,7 +191,7 @@ class PullProcessor:
         return wanted
 
     def may_be_held(self, pull: Pull) -> bool:
-        """Whether a pull that found no message may wait. Under some policies a one-way pull is dropped instead."""
+        """Whether a pull that found no message may wait; some policies drop a one-way pull instead."""
         is_dropped = bool(pull.flag & ONE_WAY) and self.checks.traits.drops_one_way_pull
         return bool(pull.sys_flag & FLAG_SUSPEND) and not is_dropped
 

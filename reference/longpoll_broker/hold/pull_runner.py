@@ -133,7 +133,7 @@ class PullAnswers:
 
 
 def ignore_moved_offset(_pull: Pull, _offset_next: int) -> None:
-    """Do nothing about a moved offset: the default of a broker that does not store these events."""
+    """Do nothing about a moved offset: the default of a broker that stores no events about moved offsets."""
 
 
 CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")

@@ -340,7 +340,7 @@ class Channel:
 
     @property
     def has_left(self) -> bool:
-        """Whether the channel is closed or about to be."""
+        """Whether the channel is closed or will be closed soon."""
         return not self._is_watched
 
     def leave(self) -> None:

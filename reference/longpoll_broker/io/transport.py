@@ -47,15 +47,15 @@ PASS_NS: Final = 10_000_000
 TURN_NS_MIN: Final = 250_000
 """Minimum turn of a connection if many are ready, ns, because shorter turns would spend more time on switching."""
 RESTS_MAX: Final = 8
-"""Maximum slow connections (long requests or large answers) that get a turn in one pass, `PASS_NS` in total."""
+"""Maximum slow connections (long requests or large answers) with a turn in one pass; these turns share `PASS_NS`."""
 ACCEPTS_MAX: Final = 256
-"""Maximum connections accepted before the open ones get their turn."""
+"""Maximum connections accepted before the open connections get their turn."""
 CLOSES_MAX: Final = 64
 """Maximum connections closed in one pass, which takes a few milliseconds; later passes close further connections."""
 LINGER_S: Final = 2.0
 """How long a stopping loop waits for peers to read their answers, seconds."""
 ACCEPT_PAUSE_S: Final = 1.0
-"""How long a loop accepts no connection after the operating system refused one, seconds."""
+"""How long a loop accepts no connection after the operating system refused to accept one, seconds."""
 IDLE_CHECK_S: Final = 10.0
 """Interval between checks for idle channels, and maximum sleep of a loop, seconds."""
 STOPPING: Final = "the broker stops"

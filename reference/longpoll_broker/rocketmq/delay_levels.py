@@ -1,6 +1,6 @@
 """Delivers delayed messages when they are due: one thread reads the queues of the schedule topic, one queue per level.
 
-An entry of such a queue has the delivery time by the wall clock in place of a tags code. The wall clock may be set
+An entry of a level's queue has the delivery time by the wall clock in place of a tags code. The wall clock may be set
 back, so a message is also delivered once it has been visible for its level's delay by the monotonic clock. (RocketMQ
 delivers a message at once if its delivery time is further away than the level's delay.)
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 POLL_MS: Final = 100
 """`DELAY_FOR_A_WHILE`: the interval between rounds, ms."""
 SEEN_PARTS: Final = 64
-"""Maximum notes about the end of a level's queue that are made within the level's delay."""
+"""A level's delay is divided into this many parts, and the queue's end is noted at most once per part."""
 BATCH: Final = 256
 """Maximum messages of one level that are delivered together, before they become visible and the next level follows."""
 
@@ -43,8 +43,8 @@ BATCH: Final = 256
 class _Seen:
     """Notes when a level's messages were first seen.
 
-    Invariant: each note in `notes` has a time, ns, and the queue's end at that time. Both values increase from one note
-    to the next.
+    Invariant: each note in `notes` has a time, ns, and the queue's end at that time. The times and the ends increase
+    from one note to the next.
     """
 
     level_ms: int

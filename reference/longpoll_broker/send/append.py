@@ -133,8 +133,8 @@ class Appender:
         if self.statistics is not None:
             for topic, group in groupby(arrivals, key=_TOPIC):
                 together = list(group)
-                # The records are adjacent in the log, so the end of the last and the start of the first give the size
-                # without a loop.
+                # The records are adjacent in the log, so the end of the last record and the start of the first record
+                # give the size without a loop.
                 size = together[-1].log_end - together[0].physical_offset
                 self.statistics.count_put(topic, messages=len(together), size=size)
         return arrivals

@@ -1,7 +1,8 @@
 """Answers a send when its message is durable (`SYNC_FLUSH`).
 
 A new topic must also be saved in `topics.json` and known to the name servers before the answer. The broker waits for
-these events concurrently. The wait for name servers: see `rocketmq.name_server.registrar`.
+the disk, the topic table and the name servers concurrently. The wait for name servers: see
+`rocketmq.name_server.registrar`.
 
 `GroupCommit` makes many sends durable with one sync. Each appended send submits its log end and a callback. The
 committer takes all waiting requests, saves `topics.json` if a request waits for it, syncs the log once, and answers

@@ -220,7 +220,7 @@ def timer_message(
         raise _illegal()
     if is_full:
         raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many are waiting")
-    # This is the last whole second before the delivery time.
+    # `TIMER_OUT_MS` is the last whole second before the delivery time.
     properties[TIMER_OUT_MS] = str((deliver_ms - 1) // PRECISION_MS * PRECISION_MS)
     waiting = moved(message, properties, TIMER_TOPIC, 0, form)
     size = len(waiting.properties)
@@ -386,7 +386,8 @@ class MessageBuilder:
     def _elsewhere(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
         """Move a prepared message to the half topic, and a delayed message to the schedule topic.
 
-        Returns any other message unchanged. Raises SendRefusedError if the delay level is not a number.
+        A message that is neither prepared nor delayed stays unchanged. Raises SendRefusedError if the delay level is
+        not a number.
         """
         form = self.traits.properties_form
         if properties.get(PREPARED, "").lower() == "true":

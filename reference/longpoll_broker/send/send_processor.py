@@ -4,9 +4,9 @@ At the end of a pass of the I/O loop, `BrokerHandler.end_pass` makes the message
 (`hold.hold_service`). `send.message_builder` creates a message from a request.
 
 A long batch is stored in turns, so that short sends of other connections are served in between. Each turn reads,
-encodes or indexes `TURN_COUNT` messages. The records are appended in one piece. Only one long batch is processed at a
-time: if several connections have sent long batches, each turn continues the oldest batch. So the records of at most one
-batch are in memory.
+encodes or indexes `TURN_COUNT` messages. The records of a batch are appended in one piece. Only one long batch is
+processed at a time: if several connections have sent long batches, each turn continues the oldest batch. Therefore the
+records of at most one long batch are in memory.
 
 Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order;
 `DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5.x.
@@ -114,7 +114,7 @@ Turns: TypeAlias = Generator[None, None, Callable[[Outbox], Parts | None]]
 
 @define(eq=False)
 class _Batch:
-    """A batch that is in progress or waits. Only its connection refers to it, so both are dropped at the same time."""
+    """A batch that is in progress or waits. Only the connection refers to its batch, so both are dropped together."""
 
     channel: Channel
     command: Command

@@ -1,8 +1,8 @@
 """A broker's role, master or slave, and how it changes the answer to a pull.
 
-A slave serves a copied store. It does not correct offsets, because the copy may be behind its master, and it redirects
-consumers to the master: 4.9 with a field of its answer, 5.x with an immediate answer while the master is alive. How a
-broker knows which other brokers are alive: see `rocketmq.admin.role_processor`.
+A slave serves a copied store. A slave does not correct offsets, because its copy may be behind the master. A slave
+redirects consumers to the master: in 4.9 by a field of its answer, in 5.x by an immediate answer while the master is
+alive. How a broker knows which other brokers are alive: see `rocketmq.admin.role_processor`.
 
 Sources: `PullMessageProcessor.java`, `DefaultMessageStore.nextOffsetCorrection` 4.9; `composeResponseHeader` and
 `DefaultPullMessageResultHandler.java` 5.x; upstream issues #1828 and #1829.

@@ -65,11 +65,11 @@ class SqlFilter(msgspec.Struct, frozen=True):
     expression: str
     expression_type: str
     condition: Expression | None
-    """None if the expression does not compile. As in RocketMQ, a pull with such an expression gets every message."""
+    """None if the expression does not compile; as in RocketMQ, a pull with this filter gets every message."""
     problem: str
     """Why the expression does not compile; empty if the expression compiles."""
     over_limit: bool = False
-    """Whether the expression exceeds a limit that RocketMQ does not have. A pull with such an expression is refused."""
+    """Whether pulls are refused because the expression exceeds a limit that RocketMQ does not have."""
 
     def matches(self, _tags_code: int | None) -> bool:
         """Returns true, because a filter by properties does not depend on the tag's hash."""
@@ -147,7 +147,8 @@ def sql_filter(expression: str, expression_type: str, *, with_parts: bool = Fals
 def is_as_said(wanted: Filter) -> bool:
     """Whether a filter equals the filter that its expression describes.
 
-    They differ if a heartbeat sent hashes that are not those of the expression's tags, or requested a filter server.
+    The two filters differ if a heartbeat sent hashes that are not those of the expression's tags, or requested a filter
+    server.
     """
     if isinstance(wanted, SqlFilter):
         return True
@@ -195,7 +196,7 @@ class FilterData:
 
     @property
     def filter(self) -> SqlFilter:
-        """The compiled filter. If two threads read it at the same time, both may compile it, with the same result."""
+        """The compiled filter; two threads may compile it at the same time, with the same result."""
         if self._filter is None:
             self._filter = sql_filter(self.expression, self.expression_type, with_parts=self.with_parts)
         return self._filter
@@ -226,7 +227,7 @@ class FilterTable:
     def register(  # noqa: PLR0917 - one caller
         self, topic: str, group: str, expression: str, expression_type: str, version: int, channel: Hashable = None
     ) -> None:
-        """Register a heartbeat's expression of a type other than TAG, if its version is later than the known version.
+        """Register a heartbeat's expression of a type other than TAG, if it is newer than the known expression.
 
         An invalid expression replaces the known expression, so that pulls get an error. An empty expression is ignored.
         Nothing is compiled here, because a heartbeat may have many expressions and a pull needs only one.

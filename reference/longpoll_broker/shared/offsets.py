@@ -32,7 +32,7 @@ OFFSETS_FULL: Final = "too many offsets are stored; this one is not"
 
 @define(slots=True, eq=False)
 class Offsets:
-    """Committed offsets by topic and group, then by queue. As in `topics`, `changed` is set after every change."""
+    """Committed offsets by topic and group, then by queue. As in `Topics`, `changed` is set after every change."""
 
     by_pair: dict[str, dict[int, int]] = field(factory=dict)
     guard: AbstractContextManager[Any] = field(factory=nullcontext)

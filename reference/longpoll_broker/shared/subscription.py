@@ -43,7 +43,7 @@ class Subscription:
 
     topic: str
     tags: TagFilter
-    """The tag filter. It matches everything if the expression has another type or a filter server should filter."""
+    """The tag filter, which matches every message if the expression has another type or a filter server filters."""
     sub_version: int
     class_filter: bool = False
     """`classFilterMode`: a filter server should filter the messages, but RocketMQ no longer has filter servers."""
@@ -143,8 +143,8 @@ class Clients:
     def note_fingerprint(self, name: str, fingerprint: int, *, without_subscriptions: bool) -> bool:
         """Record the hash of a member's subscriptions; returns whether the client must send subscriptions again.
 
-        It must if the group had a different hash, or if the group is unknown and the heartbeat had no subscriptions.
-        For an unknown group nothing is recorded, because its first member sends the hash again.
+        The client must do so if the group had a different hash, or if the group is unknown and the heartbeat had no
+        subscriptions. For an unknown group nothing is recorded, because its first member sends the hash again.
         """
         group = self._groups.get(name)
         if group is None:

@@ -70,7 +70,7 @@ class Traits:
     redirects_to_master: bool = False
     """If its master is alive, a slave redirects clients to the master at once."""
     rejects_as_slave: bool = False
-    """A slave answers sends with SYSTEM_BUSY. It answers pulls so too, unless consumers may read from the slave."""
+    """A slave answers sends with SYSTEM_BUSY, and also pulls unless consumers may read from the slave."""
     changes_as_slave: bool = False
     """Clients may change a slave's topics and groups."""
     commits_as_slave: bool = False

@@ -1,8 +1,8 @@
 """Appends many messages at the cost of one: one timestamp, one write to the map, one hand-over to the dispatcher.
 
-A long batch follows the rules of `MessageStore.put_batch`. Its records are encoded in parts before the append, without
-a lock; the append only fills in their offsets and store times. `MessageExtBatchEncoder` and `doAppend` of 4.9 divide
-the work in the same way.
+A long batch follows the rules of `MessageStore.put_batch`. The records of a long batch are encoded in parts before the
+append, without a lock; the append only fills in their offsets and store times. `MessageExtBatchEncoder` and `doAppend`
+of 4.9 divide the work in the same way.
 
 A burst stores exactly the bytes that `MessageStore.put` stores in its simplest case: an existing queue, no limit
 exceeded, and enough reserved space in the current file. The burst ends before the first message that does not meet

@@ -19,8 +19,8 @@ the byte where the extended unit begins. Addresses are at most -2^31 - 1, so no 
     18      2     size of the bit map
     20      n     bit map: which SQL filters would take the message (`enableCalcFilterBitMap`)
 
-Four bytes of a file stay free: where the next unit does not fit, two of them contain -1 and the rest is skipped. We
-write no bit maps and ignore existing ones, because SQL filters read the message.
+Four bytes of a file stay free: where the next unit does not fit, two of them contain -1 and the rest is skipped. This
+broker writes no bit maps and ignores existing bit maps, because its SQL filters read the message.
 """
 
 from __future__ import annotations

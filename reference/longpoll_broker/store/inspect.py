@@ -225,8 +225,8 @@ class StoreDirectory:
     def range_of(self, queue: FoundQueue) -> QueueRange:
         """Returns the offsets that a consumer can read, by the rule of RocketMQ 4.9 (`correctMinOffset`).
 
-        The minimum is the first unit of the oldest file whose record is still in the log. If no such unit exists, the
-        minimum is 0.
+        The minimum is the first unit of the oldest file whose record is still in the log. If the log has no record of
+        that file, the minimum is 0.
         """
         first_end = queue.files[0].start + queue.files[0].expected_size if queue.files else 0
         for offset, physical_offset, _size, _tags_code in queue.units(0):

@@ -271,7 +271,8 @@ class MessageStore:
         with self._append_lock:
             for message in checked:
                 check_place(message.topic, message.queue_id)
-            # Reserve room before the first write. Reserving may fail, and after one write the others must follow.
+            # Reserve room before the first write, because reserving may fail, and once one message is written all must
+            # be written.
             counts: Counter[tuple[str, int]] = Counter()
             for message in checked:
                 counts[message.topic, message.queue_id] += message.in_queue
@@ -415,7 +416,7 @@ class MessageStore:
 
         The topic's records stay in the log, but messages that are not yet visible never become visible. Slices in use
         stay valid. An unknown topic is ignored. After the return, no crash restores the queues. Raises OSError if files
-        cannot be removed. Then the topic is deleted, but its name stays blocked until the files are removed.
+        cannot be removed; the topic is deleted even so, but its name stays blocked until the files are removed.
         """
         self.begin_deletion(topic, queue_ids)
         self.finish_deletion(topic)
@@ -423,7 +424,7 @@ class MessageStore:
     def begin_deletion(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
         """Start a deletion without waiting for the disk; the topic is hidden at once.
 
-        `finish_deletion` must follow. Until then, writes to this topic raise TopicLeavingError.
+        A call of `finish_deletion` must follow; before it, writes to this topic raise TopicLeavingError.
         """
         with self._dispatch_lock, self._append_lock:
             self._table.leave(topic, queue_ids)
@@ -740,7 +741,7 @@ class MessageStore:
     def close(self) -> None:
         """Stop cleanly: make all messages visible and durable, remove `abort`, and unlock. A second call does nothing.
 
-        Raises OSError. Even then the store is closed, and the next `open` recovers it.
+        Raises OSError. The store is closed even after an error, and the next `open` recovers it.
         """
         if self._closed:
             return

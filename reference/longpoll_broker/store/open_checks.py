@@ -1,8 +1,8 @@
 """Checks before a store is opened: its settings, and parts of RocketMQ 5.x that this broker cannot read.
 
-The unreadable parts are batch queues, compacted topics, RocksDB, and logs of DLedger. Their contents exist nowhere
-else, so `verify` never accepts a store that has such contents, and a broker refuses to open it. A broker of 5.x creates
-most of these parts empty, so the checks look at their contents instead of their names.
+The unreadable parts are batch queues, compacted topics, RocksDB, and logs of DLedger. The contents of these parts exist
+nowhere else, so `verify` never accepts a store that has such contents, and a broker refuses to open it. A broker of 5.x
+creates most of these parts empty, so the checks look at their contents instead of their names.
 
 Sources: `StorePathConfigHelper.java`, `RocksDBConsumeQueueStore.java`, `RocksDBConfigManager.java` 5.5.
 """

@@ -18,9 +18,10 @@ from longpoll_runtime import Files, MappedFile
 
 NAME_DIGITS: Final = 20
 MAPS_LOOKED_AT: Final = 8
-"""Number of the oldest maps that are tried for release. If all of them have unsynced writes, the next map is synced."""
+"""Number of the oldest maps tried for release. If all of these have unsynced writes, the next map is synced."""
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Error numbers of a failed open of a directory for a sync. These failures lose no data, so the sync can be retried."""
+"""Error numbers of a failed open of a directory for a sync. A failure with one of these numbers loses no data, so the
+sync can be retried."""
 PIECE_SIZE: Final = 1024 * 1024
 """Maximum bytes of a file searched at once."""
 ASIDE: Final = "_cut"
@@ -145,7 +146,7 @@ class Segment:
     def _map_again(self) -> MappedFile:
         assert self._maps is not None
         mapped = self._files.map(self.path, self.size, writable=True)
-        # `is_gone` is checked after the mapping. It is set before another file can get this name.
+        # `is_gone` is checked after the mapping, because `is_gone` is set before another file can get this name.
         if self.is_gone:
             raise FileNotFoundError(errno.ENOENT, "it was removed", self.path)
         if self._identity not in {0, mapped.identity}:
@@ -311,7 +312,7 @@ class SegmentList:
     """The mapped files of one directory, oldest first.
 
     Invariant: `segments` are adjacent without gaps, even after a power cut, in whatever order the disk writes names.
-    For this, each file is durable before the next file is created, and removed before the next file is removed. The
+    Therefore each file is durable before the next file is created, and removed before the next file is removed. The
     tuple is replaced instead of changed, so readers need no lock. Writers and removers hold the owner's lock.
     """
 
@@ -400,7 +401,7 @@ class SegmentList:
         return segments[index] if 0 <= index < len(segments) else None
 
     def append(self, start: int) -> Segment:
-        """Create the segment that begins at `start`. The file is sparse, so this is fast. Raises OSError."""
+        """Create the segment that begins at `start`. The file is sparse, so creating it is fast. Raises OSError."""
         assert not self.segments or self.segments[-1].stop == start
         assert start % self.size == 0
         if not self.segments:
@@ -515,7 +516,7 @@ class SegmentList:
 
     @property
     def failed(self) -> OSError | None:
-        """The error of a failed sync of a file or directory. After such an error, no data becomes durable."""
+        """The error of a failed sync of a file or directory. After a failed sync, no data becomes durable."""
         return self._failed or next((each.failed for each in self.segments if each.failed is not None), None)
 
     def remove(self, count: int | None = None) -> None:

@@ -100,8 +100,8 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
 ) -> GetResult | None:
     """Read all requested messages without a filter; returns None unless they are in memory and in one segment.
 
-    This is the fast path of the most common read, with the same result as the slow path. It also returns None if the
-    messages exceed the limit on bytes.
+    This is the fast path of the most common read, with the same result as the slow path. The fast path also returns
+    None if the messages exceed the limit on bytes.
     """
     count = min(len(units) // UNIT_SIZE, count_max, config.transfer_count_max_in_memory)
     if count < 1:

@@ -5,8 +5,8 @@ file does not exist, this broker reads `consumerOffset.json`; RocketMQ starts wi
 
 `TableSaves` answers changes of topics and groups when they are on disk, with one save for many changes. A change takes
 effect at once, but its answer waits, so that a kill does not undo an acknowledged change. RocketMQ writes the files on
-the serving thread. Here a separate thread writes them, so that other requests do not wait for the disk. The same thread
-finishes deletions in the store. Changes that no client requested: see `upkeep.flush_service`.
+the serving thread. In this broker a separate thread writes the files, so that other requests do not wait for the disk.
+The same thread finishes deletions in the store. Changes that no client requested: see `upkeep.flush_service`.
 
 Sources: `ConfigManager.java`, `TopicConfigManager.java`, `SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`,
 `LmqConsumerOffsetManager.java`.
@@ -79,7 +79,7 @@ class ConfigFiles:
     _saving: Lock = field(init=False)
     _counter: int = field(default=0, init=False)
     _damaged: set[str] = field(factory=set, init=False)
-    """Unreadable files. Their tables were read from the `.bak` files, and exist only there until the next write."""
+    """Unreadable files, whose tables were read from the `.bak` files and exist only there until the next write."""
 
     def __attrs_post_init__(self) -> None:
         self._saving = self.runtime.lock()

@@ -63,8 +63,8 @@ _NULL: Final = "tag:yaml.org,2002:null"
 _LIST: Final = "tag:yaml.org,2002:seq"
 _MAP: Final = "tag:yaml.org,2002:map"
 
-# PyYAML's loader in C is ten times as fast, which matters because clients wait while a change is read. Its error
-# messages and its treatment of unusual letters differ from those of the Python loader.
+# PyYAML's loader in C is ten times as fast, which matters because clients wait while a change is read. The C loader's
+# error messages and treatment of unusual letters differ from the Python loader's.
 _QUICK_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FLAT_SIZE_MAX: Final = 1_000
 """The C loader reads only files that have at most this many bytes per line and at most this many brackets in total."""

@@ -230,11 +230,11 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 222: reset a group's offsets to those of a time, by a request to its members (220).
+        """Code 222: reset a group's offsets to those of a given time, by sending code 220 to its members.
 
         Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, a request with
-        `queueId` resets only that queue, to `offset` if it is given. Then the broker stores the offset itself if the
-        group has no members. Any other request for a group without members is answered with code 206.
+        `queueId` resets only that queue, to `offset` if it is given. If the group has no members, the broker stores the
+        offset of a request with `queueId` itself, and answers any other request with code 206.
         """
         # The body is not needed later, and must not be kept because it refers to the receive buffer.
         command = structs.replace(command, body=EMPTY)

@@ -178,7 +178,7 @@ class Producers:
 
 
 NOTICES_MAX: Final = 256
-"""Maximum notifications sent in one pass. Each usually needs one system call, so they take 2 to 4 ms."""
+"""Maximum notifications sent in one pass; sending so many takes 2 to 4 ms, with one system call for each."""
 
 
 @define(slots=True, eq=False)

@@ -1,6 +1,6 @@
 """Serves codes 21, 25, 26, 28, 43, 45, 60, 61, 201, 305, 315 and 907: a broker's tables, settings and statistics.
 
-Code 25 accepts only settings that can change at run time. It refuses other settings by name, while RocketMQ accepts
+Code 25 accepts only settings that can change at run time. Other settings are refused by name, while RocketMQ accepts
 every setting and reports success. Of the requests that clean up (306, 316, 329), only 329 does any work, because a
 topic's queues are deleted with the topic, and queue files are deleted with their part of the log.
 
@@ -199,7 +199,7 @@ class TableProcessor(Serving):
         return (yield from _table_answer(command, empty, self.groups.by_name.copy()))
 
     def _version(self, table: Topics | Groups) -> DataVersion:
-        """Returns a table's version. Read it before the table, so that a later change is noticed."""
+        """Returns a table's version; callers read it before the table, so that a later change is noticed."""
         return DataVersion(counter=table.version, timestamp=self._started_ms)
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)

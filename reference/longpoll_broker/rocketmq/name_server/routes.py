@@ -170,7 +170,7 @@ class OwnTopics:
 
     topics: Topics
     outlive: bool
-    """Whether a route stays when its topic is deleted. Then a route may also be removed while its topic exists."""
+    """Whether a route stays when its topic is deleted, and may be removed while its topic exists."""
     _forgotten: dict[str, tuple[TopicConfig, int]] = field(factory=dict, init=False)
     """Topics removed by code 216, each with its configuration and the number of complete registrations at that time."""
 
