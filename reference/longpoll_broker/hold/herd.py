@@ -65,7 +65,7 @@ class HerdAnswer:
     _heads: PullHeads | None = field(default=None, init=False)
 
     def parts(self, opaques: Sequence[int]) -> Parts:
-        """Returns the buffers of one answer for each of these `opaque` values of pulls on one channel."""
+        """Returns the buffers of the answers to pulls of one channel, one answer for each `opaque`."""
         heads, records = self._heads or self._make(), self.found.read.records
         if len(opaques) == 1:
             return (heads.head(opaques[0]), *records)

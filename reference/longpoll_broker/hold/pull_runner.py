@@ -313,7 +313,7 @@ RunAlike = Callable[[Sequence[Pull], Outbox], None]
 RUN_COST: Final = 8
 """Cost of running one pull that shares no answer. A pull that reuses the previous answer costs 1."""
 PASS_COST_MAX: Final = 2_000
-"""Maximum cost of new runs in one pass, and also of queued runs. Each maximum allows 250 single pulls: about 4 ms."""
+"""Maximum cost of new runs in one pass, and also of queued runs. 250 single pulls, which take about 4 ms, reach it."""
 
 Leaving: TypeAlias = tuple[Pull, Cause]
 """A pull to run, and the cause of its release."""

@@ -1,7 +1,7 @@
 """Transactions: a producer ends a transaction (37), or the broker asks about a transaction that has not ended (39).
 
-A prepared message (also called half message) waits in the half topic. When its transaction ends, an entry in the op
-topic records this, with the half message's queue offset in the body, so that a RocketMQ broker that opens the store
+A prepared message (also called half message) waits in the half topic. The end of its transaction is recorded as an
+entry in the op topic, whose body is the half message's queue offset, so that a RocketMQ broker that opens the store
 knows which transactions ended.
 
 Once per minute, the checks continue through the half topic and skip messages whose end an op entry records. If a

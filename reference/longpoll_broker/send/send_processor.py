@@ -8,7 +8,7 @@ encodes or indexes `TURN_COUNT` messages. The records of a batch are appended in
 processed at a time: if several connections have sent long batches, each turn continues the oldest batch. Therefore the
 records of at most one long batch are in memory.
 
-Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order;
+Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9 (also for the order of the checks);
 `DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5.x.
 """
 
@@ -365,8 +365,8 @@ class SendProcessor(Serving):
     ) -> Parts | None:
         """Returns the answer to appended messages, or None if the answer follows later.
 
-        `topic` is the topic in which the messages are stored. If a message had too many retries, this is not the topic
-        in the header.
+        `topic` is the topic in which the messages are stored. If a message had too many retries, `topic` differs from
+        the topic in the header.
         """
         # The waiting answer must not keep the body, because the body is a part of the connection's receive buffer.
         command = replace(asked.command, body=EMPTY)

@@ -12,8 +12,8 @@ there are too many. RocketMQ compiles an expression at the heartbeat; this broke
 an older version follows an invalid expression, RocketMQ accepts the older version at once, and this broker accepts it
 after a pull has failed. Bit maps (`enableCalcFilterBitMap`, `consumerFilter.json`) are not supported.
 
-Sources: `FilterAPI.java`, `ExpressionMessageFilter.java`, `ConsumerFilterManager.java`, the same in 4.9.7 and 5.5.0,
-where each rule was tried; the string hash is Java's `String.hashCode`.
+Sources: `FilterAPI.java`, `ExpressionMessageFilter.java`, `ConsumerFilterManager.java`, which are the same in 4.9.7 and
+5.5.0. Each rule was tried on both versions. The string hash is Java's `String.hashCode`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The offsets that groups have committed, by queue.
 
-As in RocketMQ 4.9, any offset is accepted, even an offset lower than before or of an unknown queue; limits bound the
-memory. With light queues, a group named `%LMQ%...` has one offset per topic, whatever queue the commit names
+As in RocketMQ 4.9, any offset is accepted, even if it is lower than the stored offset or the queue is unknown; limits
+bound the memory. With light queues, a group named `%LMQ%...` has one offset per topic, whatever queue the commit names
 (`LmqConsumerOffsetManager.java`).
 
 Threads may share an object whose `guard` is a lock; reads need no lock. Persistence: see `upkeep.config_files`. Source:

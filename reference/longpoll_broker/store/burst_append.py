@@ -27,7 +27,7 @@ from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
 
 # In a record (`longpoll_protocol.log_record`), queue offset and log offset are adjacent. The store time follows the
-# born host, whose size differs.
+# born host, which has 8 or 20 bytes.
 _PLACE: Final = struct.Struct(">qq")
 _PLACE_AT: Final = 20
 _STORE_MS: Final = struct.Struct(">q")

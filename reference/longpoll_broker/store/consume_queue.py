@@ -614,7 +614,8 @@ class QueueTable:
         for segments in queue.segment_lists():
             try:
                 segments.remove()
-                # Sync even if there was no file to remove, because an earlier attempt may have failed in this sync.
+                # Sync the directory even if it had no file to remove, because an earlier attempt may have failed in the
+                # sync.
                 if self._files.exists(segments.directory):
                     self._files.sync_directory(segments.directory)
             except OSError as error:

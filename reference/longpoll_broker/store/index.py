@@ -218,8 +218,8 @@ class IndexFile:
     def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Find messages with a key of this hash that were stored in a period; yields physical offsets, newest first.
 
-        Times are compared by the second. Yields None for each visited entry of another key or time, so that the caller
-        can count the work.
+        Times are compared in whole seconds. Yields None for each visited entry of another key or time, so that the
+        caller can count the work.
         """
         file_begin_ms = self.header.begin_ms
         (number,) = _unpack_slot(self._view, HEADER_SIZE + SLOT.size * (hashed % self._slot_count))
@@ -406,7 +406,7 @@ class Index:
         return next((file for file in reversed(files) if file.header.entry_next > 1), None)
 
     def put(self, records: Sequence[Keyed], work_max: int) -> tuple[int, int]:
-        """Index records for about `work_max` of work; returns the work done and the number of fully indexed records.
+        """Index records up to a cost of about `work_max`; returns the cost and the number of fully indexed records.
 
         To continue, call again with the records from the first incomplete one on. A key costs one, plus one per
         `KEY_WORTH` characters; a record without keys costs one. If the disk becomes full, the entries added so far stay
@@ -663,7 +663,7 @@ class Indexer:
     def query(
         self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int
     ) -> Generator[None, None, QueryResult]:
-        """Find the newest messages with a key of a topic whose store times are in the range `stored_ms`.
+        """Find the newest messages of a topic that have a key and were stored in the period `stored_ms`.
 
         Yields after every few milliseconds of work, so that other work can run.
         """

@@ -416,7 +416,7 @@ class MessageStore:
 
         The topic's records stay in the log, but messages that are not yet visible never become visible. Slices in use
         stay valid. An unknown topic is ignored. After the return, no crash restores the queues. Raises OSError if files
-        cannot be removed; the topic is deleted even so, but its name stays blocked until the files are removed.
+        cannot be removed; then the topic is deleted, but its name stays blocked until the files are removed.
         """
         self.begin_deletion(topic, queue_ids)
         self.finish_deletion(topic)
@@ -621,7 +621,7 @@ class MessageStore:
     ) -> Generator[None, None, QueryResult]:
         """Find the newest messages with a key, up to `count_max` (at most 64), stored from `begin_ms` to `end_ms`.
 
-        Times are compared by the second. Yields after every few milliseconds of work.
+        Times are compared in whole seconds. Yields after every few milliseconds of work.
         """
         if self._indexer is None:
             return QueryResult([], 0, 0)

@@ -38,7 +38,7 @@ _DLEDGER: Final = "dledger-"
 _ROCKSDB_FILE: Final = "CURRENT"
 """A file in every RocksDB directory; it contains the name of the manifest."""
 _ROCKSDB_ROWS: Final = (".sst", ".blob")
-"""Suffixes of the files with rows. Rows since the last flush are in `.log` files."""
+"""Suffixes of the RocksDB files that contain rows. Rows written since the last flush are in `.log` files."""
 _POSITIONS: Final = ("position-checkpoint", "position-checkpoint.bak", "position-checkpoint.tmp")
 """Files with the offsets of the compacted queues, which RocketMQ writes for every store."""
 _NO_POSITIONS: Final = {"empty": True, "queueOffsetMap": {}}

@@ -3,11 +3,11 @@
 After a clean stop, recovery works as in RocketMQ (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): it reads the
 last three files of the log and of each queue up to the first incomplete unit or record, and drops all later bytes.
 
-After a crash, only queue units before a safe point count, and later records are dispatched again. The safe point is the
-start of the newest file whose first record, like that of every file before it, is not younger than the checkpoint
-(`isMappedFileMatchedRecover`), because every record up to the checkpoint's time is durable in log and queues. Our
-checkpoint also names one durable record that follows only durable records. Recovery starts at this record instead of up
-to a gigabyte earlier, at the start of a file.
+After a crash, only queue units before a safe point count, and later records are dispatched again. Every record up to
+the checkpoint's time is durable in log and queues. Therefore the safe point is the start of the newest log file that,
+like all earlier files, begins with a record up to that time (`isMappedFileMatchedRecover`). Our checkpoint also names
+one durable record that follows only durable records. Recovery starts at this record instead of up to a gigabyte
+earlier, at the start of a file.
 
 Bytes after a queue's last unit are cleared, but a power cut may restore them. A restored unit points to a lost record,
 whose place in the log may now have another record. Therefore a queue's last units must match the log.

@@ -34,7 +34,8 @@ SCAN_COUNT_MAX: Final = 16_384
 LOOK_SIZE: Final = 1_500
 """The base cost of one property lookup equals the cost of searching this many bytes of properties."""
 WORK_MAX: Final = 500_000_000
-"""Maximum work of one read, in expression characters times property bytes; beyond it the client must pull again.
+"""Maximum work of one read, in expression characters times property bytes; beyond this limit, the client must pull
+again.
 
 This much work takes about 20 ms. An expression of 60 characters over 800 messages with 300 bytes of properties needs a
 sixth of the limit. Without a limit, 4,000 characters over 32 KB blocked all clients for ten seconds."""
@@ -272,7 +273,7 @@ class _Scan:
 
 
 def nearest_offset(first: int, last: int, store_ms_of: Callable[[int], int | None], time_ms: int) -> int:
-    """Returns the offset from `first` to `last` of the message stored nearest to `time_ms`; 0 without a message.
+    """Returns the offset, from `first` to `last`, of the message stored nearest to `time_ms`; 0 if no message exists.
 
     `store_ms_of` returns a message's store time in ms, which grows with the offset, or None for a removed message.
     """

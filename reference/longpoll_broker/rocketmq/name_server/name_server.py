@@ -98,7 +98,7 @@ This name server checks for inactive brokers on each request."""
 TURN_COUNT: Final = 10_000
 """Number of topics visited in one turn, which takes a few milliseconds."""
 REGISTERED_COUNT_MAX: Final = 50_000
-"""Maximum topics in one registration. The body of a broker's registration has room for at most 30,000."""
+"""Maximum topics in one registration. The body of a broker's registration has room for at most 30,000 topics."""
 
 
 @define(slots=True, eq=False)

@@ -156,7 +156,7 @@ def routed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
 
 
 def with_own_route(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
-    """Returns a broker's topics after a registration: the registered topics, and old topics within the limit."""
+    """Returns a broker's topics after a registration: the registered topics, and old topics up to the limit."""
     if len(whole := {**before, **told}) <= BROKER_TOPIC_COUNT_MAX:
         return whole
     room = max(BROKER_TOPIC_COUNT_MAX - len(told), 0)
