@@ -198,8 +198,8 @@ atexit.register(_HELD.close)
 def free_port(beside: tuple[int, ...]) -> int:
     """Return a port that is free and whose neighbours at the distances in `beside` are free.
 
-    A broker listens on three ports. The port stays reserved for this process. It is below the system's range for
-    outgoing connections, because such a connection could take the port before Java binds it.
+    A broker listens on three ports. The port stays reserved for this process. The port is below the system's range for
+    outgoing connections, because an outgoing connection could take the port before Java binds it.
     """
     range_first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     ports = range(PORT_FIRST, range_first - 1) or range(PORT_FIRST, PORT_END)

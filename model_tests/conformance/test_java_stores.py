@@ -231,7 +231,7 @@ def sound(home: Path) -> None:
 
 @pytest.mark.parametrize("first", [pytest.param("java", marks=pytest.mark.long), "ours"])
 def test_java_and_our_broker_open_one_store_in_turns(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
-    """The two brokers open the store four times in turns. Each of them serves everything and continues."""
+    """The two brokers open the store four times in turns. Each serves every stored message and appends more."""
     sent = Sent()
 
     java: Opened = partial(theirs, class_path=class_paths["4.9.7"])

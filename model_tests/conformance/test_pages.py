@@ -121,7 +121,7 @@ RUNS: Final = 5
 RUST_BY_CHANCE: Final = frozenset({"load-no-lost-wakeup"})
 """A clause whose failure the load reports only in some runs.
 
-The failure has the same cause as that of `load-answer-is-right`, so the page omits it."""
+This failure has the same cause as the failure of `load-answer-is-right`, so the page omits it."""
 PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance" / f"rocketmq-rust-{VERSION}.txt"
 
 

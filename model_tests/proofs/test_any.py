@@ -79,7 +79,7 @@ _BREAKING = [
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "setting"), _BREAKING)
 def test_a_change_of_a_needed_knob_is_refuted(name: str, setting: str) -> None:
-    """A run that replays refutes each property that needs the knob, and none of its obligations is proved."""
+    """A run that replays refutes each property that needs the knob, and no obligation of the property is proved."""
     broken = [each.name for each in ablate.row_of(preset(name), setting, requests=2).violations]
     proof = prove_any(with_knob(preset(name), setting), names=broken).proof
     runs = [each for each in proof.obligations if each.token is not None]
@@ -172,7 +172,7 @@ def test_a_sum_over_requests_is_refused() -> None:
 
 
 def test_a_statement_needs_a_witness_only_if_it_could_be_lost() -> None:
-    """As an assumption, "for every" needs no witness and "for some" needs one. As a condition, each needs one."""
+    """As an assumption, only "for some" needs a witness. As a condition, "for some" and "for every" need one each."""
     everyone = _holds(4)
     rest = Rest(frozenset(range(4)))
     every, some = all_of(everyone), any_of(everyone)

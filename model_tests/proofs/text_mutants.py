@@ -73,7 +73,7 @@ def _functions(body: list[ast.stmt], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def _about_bounds(text: ast.FunctionDef) -> set[ast.AST]:
-    """The parts about the number of explored messages. No proof has this number, so none can detect a mutant there."""
+    """The parts about the number of explored messages, in which no proof, for any number, can detect a mutant."""
     conditions = (node for node in ast.walk(text) if isinstance(node, ast.IfExp))
     return {inner for node in conditions if "bounds.messages" in ast.unparse(node.test) for inner in ast.walk(node)}
 

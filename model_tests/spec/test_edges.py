@@ -163,7 +163,7 @@ def test_a_mutant_that_changes_a_step_changes_the_sum(name: str, monkeypatch: py
 def test_an_insert_that_checks_no_limit_with_another_feature_is_not_proved(
     feature: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pair with `role` has only one request, which no limit affects, so each proof leaves the limit open."""
+    """Exploring `limit` with `role` cannot detect this mutant, because the bounds have only one request."""
     _plant((pull._refused, FULL, f"{FULL} and not state.bounds.has('{feature}')"), monkeypatch)
     model = specification_of(STRICT, attrs.evolve(world_with({feature}), requests=2))
 

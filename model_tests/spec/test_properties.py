@@ -626,7 +626,7 @@ FORGOTTEN_BY_CRASH: Final = {
     ("policy", "variable"), [(policy, name) for policy, names in FORGOTTEN_BY_CRASH.items() for name in names]
 )
 def test_a_crash_that_keeps_one_part_of_memory_is_found(policy: str, variable: str) -> None:
-    """Each part of `only_disk_survives` is the only one that covers its variable."""
+    """A crash that does not reset one of the variables violates `only_disk_survives`."""
     bounds = Bounds("crash", requests=1, messages=1, hold_ticks=2, aspects=frozenset({"crash"}))
     wrong = mutated(preset(policy), bounds, "crash_and_recover", forgetting(variable))
     found = explore(wrong, select(properties_of(wrong), ["only_disk_survives"]))

@@ -1,4 +1,4 @@
-"""The quantified actions of the TLA+ module take the steps of our engines, also at sizes other than the module's."""
+"""The quantified actions of the TLA+ module take the steps of our engines, also at sizes other than three."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def seen(draw: random.Random) -> list[SeenStep]:
 
 
 def agrees_with_every_order(runs: int) -> bool:
-    """Whether the checker agrees with trying every order of random steps; both verdicts must occur, or it raises."""
+    """Whether the checker agrees with trying every order of random steps; asserts that both verdicts occur."""
     draw = random.Random(5)
     checker, verdicts = Checker(MODEL), set()
     for _ in range(runs):

@@ -127,8 +127,8 @@ TIMEOUTS: Final[dict[str, Bounds]] = {
 """Bounds with hold times of more than one tick, because with one tick a restarted deadline does not show.
 
 No hold time is a multiple of the scan period. The bounds `timeout` have tags, because without tags all requests that a
-dispatcher keeps arrived in the same tick. The bounds `timeout` are explored with every policy that is checked by name;
-for the other bounds, tests compare the results with recorded ones."""
+dispatcher keeps arrived in the same tick. `longpoll check` explores the bounds `timeout` for every policy; tests
+compare the results under the other bounds with recorded results."""
 
 NAMES: Final = (*SIZES, *EXPLORATIONS, *TIMEOUTS)
 

@@ -86,7 +86,7 @@ class CoreState:
     requests: tuple[CoreRequest, ...]
     queues: tuple[CoreQueue, ...]
     queue: CoreQueue
-    """The first queue. There is only one queue if the file declares nothing per queue."""
+    """The first queue, which is the only queue if the file declares nothing per queue."""
     hold_ticks: Int
     """The hold time: the number of ticks from which a deadline counts down."""
     knob: Callable[[str], Any]

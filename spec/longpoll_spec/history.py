@@ -20,8 +20,8 @@ which only the broker itself can observe. Five rules make a history judgeable:
 
 An excerpt holds the events behind one finding. An `omitted` event replaces `lost_count` recorded events that the
 excerpt leaves out; the first of these has the `sequence` of the `omitted` event. The `cause` of the `omitted` event is
-the clause that the excerpt shows to be broken. Only that clause is checked, so an excerpt can show a violation but
-never that there is none.
+the clause that the excerpt shows to be broken. The judge checks only this clause, so an excerpt can show a violation
+but never that a history has none.
 
 `longpoll_recorder.recorder` writes histories, and `longpoll_judge.read.source` reads them.
 """
@@ -141,7 +141,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     or of a change of its invisible time: the message's queue offset. In message_acknowledged, `request` is the send
     that is answered, if known."""
     tag: str = ""
-    """append, message_acknowledged, message_seen and message_popped: the message's tag; empty when it has none."""
+    """append, message_acknowledged, message_seen and message_popped: the message's tag; empty if the message has no
+    tag."""
     visible_end: int = -1
     """make_visible: the new visible end (RocketMQ's maxOffset); hold, take, keep, recheck: the end that was read."""
     lost_count: int = 0

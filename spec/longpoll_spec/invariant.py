@@ -50,8 +50,8 @@ def ends_in_order(model: Model) -> Iterable[Bool]:
 def nobody_waits_ahead(model: Model) -> Iterable[Bool]:
     """No request waits beyond the visible end, and without crashes no consumer has read past it.
 
-    A crash may lose messages that a consumer has read; the consumer's next read reports this. Neither statement is
-    about queues that are truncated while requests wait in them.
+    A crash may lose messages that a consumer has read; the consumer's next read reports this. The statement leaves out
+    queues that are truncated while requests wait in them.
     """
     state = model.state
     if not state.bounds.has("truncate"):
@@ -68,7 +68,7 @@ def queued_is_in_executor(model: Model) -> Iterable[Bool]:
 
 
 def standing_is_open(model: Model) -> Iterable[Bool]:
-    """A request in a table, list or executor is one whose pull waits for its answer."""
+    """The pull of each request in a table, list or executor waits for its answer."""
     for each in model.state.requests:
         yield each.is_("idle") | each.open
 
@@ -88,7 +88,7 @@ def names_are_of_somebody(model: Model) -> Iterable[Bool]:
 
 
 def passing_is_unread(model: Model) -> Iterable[Bool]:
-    """A message that passes a request's filter is one that the request has not read."""
+    """If a message passes a request's filter, the request has not read this message yet."""
     state = model.state
     if state.filters:
         for each in state.requests:
@@ -117,7 +117,7 @@ def kept_is_watched(model: Model) -> Iterable[Bool]:
 
 def held_is_watched(model: Model) -> Iterable[Bool]:
     """A held request that has something to read has a pending recheck, or a notifier that is due or rechecks."""
-    # This is stronger than no_lost_wakeup, because a notifier that has taken the bucket does not count here.
+    # This statement is stronger than no_lost_wakeup, because a notifier that has taken the bucket does not count here.
     state = model.state
     for each in state.requests:
         rechecks = any_of(

@@ -207,8 +207,8 @@ class SeenStep:
     """One observed step: the actions that it may have been, its time, and the known part of the state after it."""
 
     actions: tuple[str, ...]
-    """The labels of the actions that the step may have been. There are several if the observer does not know the actor,
-    and none if no action matches."""
+    """The labels of the actions that the step may have been. A step has several labels if the observer does not know
+    the actor, and no label if no action matches."""
     after_ns: int
     before_ns: int
     """The step happened at some time from `after_ns` to `before_ns`, in nanoseconds of one clock."""

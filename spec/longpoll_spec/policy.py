@@ -68,7 +68,7 @@ class Extension:
     variables: tuple[Any, ...] = field(default=(), eq=False)
     """The variables that the file adds, as `state.variables.Declared`."""
     families: tuple[Any, ...] = field(default=(), eq=False)
-    """The actions of the file, as `model.Family`. Such an action replaces an action of the policy with the same name.
+    """The actions of the file, as `model.Family`. An action of the file replaces the policy's action of the same name.
     """
     left_out: frozenset[str] = field(default=frozenset(), eq=False)
     """The names of the policy's actions that the file removes."""
@@ -95,8 +95,8 @@ class Extension:
 class Policy:
     """How one broker holds, wakes and expires pulls. Every field is a knob, except `name` and `extension`.
 
-    A knob's docstring is its sentence. The default values are those of `strict`. Raises `UnknownKnobError` with the
-    allowed values for any other value.
+    The docstring of a knob is the description that users read. The default values are those of `strict`. Raises
+    `UnknownKnobError` with the allowed values for any other value.
     """
 
     name: str = field(default="")

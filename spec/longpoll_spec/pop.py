@@ -13,9 +13,9 @@ that pop one message. The retry topic has one message, and its queue is none of 
 | the requests that ask no queue: they read all | -1 |
 
 With `holds=notifications` the file specifies the table of `NotificationProcessor`. A notification asks whether there is
-a message, and takes none: its client then pops. A notification may have a filter, which in this model refuses every
-message of the topic's queues; the retry topic is not filtered. If the table holds notifications, a pop is one step,
-because pops wait in a separate table.
+a message, and does not take it: its client then pops. A notification may have a filter, which in this model refuses
+every message of the topic's queues; the retry topic is not filtered. If the table holds notifications, a pop is one
+step, because pops wait in a separate table.
 
 Source: `PopLongPollingService`, `PopRequest`, `PopMessageProcessor` and `NotificationProcessor` of Apache RocketMQ
 5.3.3 and 5.5.0; filters of notifications are new in 5.5.0. A `PopRequest` is polled from its set before a thread
@@ -583,7 +583,7 @@ def discard(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action(thread="waker")
 def nobody_reads_all(state: CoreState) -> Step:
-    """A thread that wakes a request that reads every queue finds none.
+    """A thread that is about to wake a request that reads every queue finds no such request.
 
     Java: `PopLongPollingService.notifyMessageArriving`, `remotingCommands.isEmpty()`.
     """
@@ -595,7 +595,7 @@ def nobody_reads_all(state: CoreState) -> Step:
 
 @spec.action("queue", thread="waker")
 def nobody_asks(state: CoreState, queue: CoreQueue) -> Step:
-    """A thread that wakes a request of one queue finds none.
+    """A thread that is about to wake a request of one queue finds no such request.
 
     Java: `PopLongPollingService.notifyMessageArriving`, `remotingCommands.isEmpty()`.
     """
@@ -777,7 +777,7 @@ def no_lost_retry(state: CoreState) -> Bool:
 def all_are_notified(state: CoreState) -> Iterator[Bool]:
     """While a notification waits although it would find a message, a thread is about to wake it.
 
-    It is not enough that another notification is answered, because its client may not pop.
+    It is not enough to answer another notification, because the client of that notification may not pop.
     """
     for each in state.requests if holds_notifications(state) else ():
         yield (waits(each) & finds(state, each)).implies(comes(state, each))
@@ -799,7 +799,7 @@ def answered_by_deadline(state: CoreState) -> Iterator[Bool]:
 
 @spec.always
 def answered_once(state: CoreState) -> Iterator[Bool]:
-    """The broker has no pop that it has answered, so it answers none twice."""
+    """The broker has no pop that it has answered, so it answers no pop twice."""
     for each in state.requests:
         yield each.is_("idle") | unanswered[each]
 
@@ -889,14 +889,14 @@ def only_notifications(state: CoreState) -> Iterator[Bool]:
 
 @spec.always
 def pops_what_is_there(state: CoreState) -> Iterator[Bool]:
-    """No more messages of a queue are popped than it has."""
+    """No more messages of a queue are popped than the queue has."""
     for queue in state.queues:
         yield popped[queue] <= queue.visible_end
 
 
 @spec.no_step("read_finds_retry")
 def retries_what_is_there(_state: CoreState) -> Bool:
-    """No pop takes a message from the retry topic that has none."""
+    """No pop takes a message from the retry topic while this topic has no message."""
     return ~retry.is_(RETRIES.index("visible"))
 
 

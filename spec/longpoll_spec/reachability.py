@@ -81,8 +81,8 @@ ACTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Maps an action of the environment to the phases in which it must occur."""
 _UNDER_LOCK: Final = ("channel_closes", "role_change", "master_returns", "stop", "truncate", "queue_deleted")
-"""Actions that wait for the end of a traversal in place. Some of these actions wait only if they take a request from
-its bucket."""
+"""Actions that wait for the end of a traversal in place. Some of the actions wait only if they take a request from its
+bucket."""
 
 
 def environment_of(model: Model) -> Iterator[Property]:

@@ -360,7 +360,7 @@ def nodes(*terms: Term, done: Container[int] = frozenset()) -> Iterator[Term]:
     pending: list[Any] = list(reversed(terms))
     while pending:
         term = pending.pop()
-        if term is None:  # All arguments of the node below this entry on the stack were yielded.
+        if term is None:  # This None marks that all arguments of the node below it on the stack were yielded.
             yield pending.pop()
         elif id(term) not in seen and id(term) not in done:
             seen.add(id(term))

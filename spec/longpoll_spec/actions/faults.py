@@ -66,8 +66,8 @@ def stop(state: State) -> Step:
     """The broker is stopped: no append, pull, dispatch or scan begins any more. Held requests are answered under the
     bucket's lock, or left unanswered.
     """
-    # All buckets' locks are taken at once. Taking them one after another makes no difference: a stopping broker that
-    # answers its requests holds no new ones. GUARD
+    # The model takes all buckets' locks at once. Taking the locks one after another makes no difference, because a
+    # stopping broker that answers its requests holds no new requests. GUARD
     guard = state.running & all_of(state.lock_free(queue) for queue in state.queues)
     # EFFECT
     answers = state.policy.on_stop == "answer"

@@ -65,9 +65,9 @@ def _finds_first(state: State) -> bool:
 
 @action("request", exists=_finds_first)
 def find_bucket(state: State, request: Request) -> Step:
-    """The pull's thread looks up its queue's bucket in the table, and creates one if there is none. If the bucket is
-    removed from the table in the meantime, later lookups do not see the requests that the thread puts into it.
-    """
+    """The pull's thread looks up its queue's bucket in the table, and creates the bucket if it is missing. If the
+    bucket is removed from the table in the meantime, later lookups do not see the requests that the thread puts into
+    it."""
     # GUARD
     guard = request.is_("missed")
     # EFFECT
@@ -164,9 +164,8 @@ def recheck_after_hold(state: State, request: Request) -> Step:
 @action("request", exists=lambda state: state.policy.expiry == "own_deadline")
 def expire(state: State, request: Request) -> Step:
     """The heap entry of a request fires at its deadline: the request leaves the table under the bucket's lock and goes
-    to the executor. A one-shot entry is used up even if a notifier has the request; the other kind waits until the
-    request is put back.
-    """
+    to the executor. A one-shot entry is used up even if a notifier has the request; any other entry waits until the
+    request is put back."""
     one_shot = state.policy.heap_entry == "one_shot"
     # GUARD
     entry = request.armed & request.is_listed if one_shot else request.is_("held")

@@ -1,6 +1,6 @@
 """The actions of traversals: a notifier goes through the requests in a bucket. Notifiers are the threads in the table.
 
-Each traversal takes the requests of the bucket, checks each one in any order, puts the kept ones back, and may recheck.
+Each traversal takes the requests of the bucket, checks them in any order, puts the kept requests back, and may recheck.
 Sources (4.9.8 unless noted):
 
 | thread     | source                                                                                              |
@@ -13,8 +13,7 @@ Sources (4.9.8 unless noted):
 In the model one pull thread at a time rechecks by traversal and the next one waits. After its traversal the scanner
 removes unused buckets. `LmqPullRequestHoldService.checkHoldRequest` (upstream issue #10754) checks whether a bucket's
 list is empty and then removes the bucket, even if requests have entered it in between. The default service removes
-nothing (#7481).
-"""
+nothing (#7481)."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def look(state: State, notifier: Notifier, request: Request) -> Step:
 
 
 def keep(state: State, notifier: Notifier, queue: Queue) -> Step:
-    """The notifier has checked all requests: it puts the kept ones back, and ends or must recheck."""
+    """The notifier has checked all requests: it puts the kept requests back, and ends or must recheck."""
     # GUARD
     left = any_of(each.phase.is_(notifier.taken) & each.at(queue) for each in state.requests)
     guard = notifier.at(WALKING, queue) & ~left & may_put_back(state, queue)
@@ -174,7 +173,7 @@ def notify_each(state: State, request: Request) -> Step:
 
 @action("queue")
 def notify_end(state: State, queue: Queue) -> Step:
-    """The dispatcher has checked all requests it took, and puts the kept ones back into the bucket."""
+    """The dispatcher has checked all requests it took, and puts the kept requests back into the bucket."""
     return keep(state, state.dispatcher, queue)
 
 
@@ -214,7 +213,7 @@ def scan_each(state: State, request: Request) -> Step:
 
 @action("queue")
 def scan_end(state: State, queue: Queue) -> Step:
-    """The scanner has checked all requests it took, and puts the kept ones back into the bucket."""
+    """The scanner has checked all requests it took, and puts the kept requests back into the bucket."""
     return keep(state, state.scanner, queue)
 
 
@@ -274,7 +273,7 @@ def walk_each(state: State, request: Request) -> Step:
 
 @action("queue", exists=walks_itself)
 def walk_end(state: State, queue: Queue) -> Step:
-    """The pull's thread has checked all requests it took, and puts the kept ones back into the bucket."""
+    """The pull's thread has checked all requests it took, and puts the kept requests back into the bucket."""
     return keep(state, state.rechecker, queue)
 
 

@@ -92,7 +92,7 @@ def row_of(policy: Policy, setting: str, *, claims: Claims = REDUNDANT, requests
 
 
 def _explored(policy: Policy) -> tuple[Bounds, Sequence[Verdict]]:
-    """The first bounds under which a property breaks, with those properties; the last bounds if none breaks."""
+    """The first bounds under which properties break, with these properties; the last bounds if no property breaks."""
     for name in BOUNDS:
         bounds = named(name, policy)
         model = specification_of(policy, bounds)

@@ -91,7 +91,7 @@ def pinned() -> list[Entry]:
 
 
 def pinned_entry(policy: str, bounds: str) -> Entry:
-    """The pinned entry of a preset under the bounds of this name; raises StopIteration if there is none."""
+    """The pinned entry of a preset under the bounds of this name; raises StopIteration if no entry is pinned."""
     return next(entry for entry in pinned() if (entry.policy, entry.bounds) == (policy, bounds))
 
 

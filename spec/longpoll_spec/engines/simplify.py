@@ -9,7 +9,7 @@ which decides most comparisons about single steps. `Simplifier` does not conside
 every state within the ranges.
 
 `decided` evaluates each part of a condition for all values of the variables that the part reads, as far as the guard
-allows them. A part that has the same value in all these cases becomes a constant, and a part that reads too many
+allows them. A part that has the same value in all allowed cases becomes a constant, and a part that reads too many
 variables stays as it is. The cases of a part are a NumPy array with one axis for each variable of the condition. An
 axis has length 1 if the part does not read its variable, so that broadcasting combines the parts.
 """
@@ -232,7 +232,7 @@ def _decided_within(term: Bool, allowed: tuple[Bool, ...], ranges: tuple[tuple[s
 
 @define
 class _Trial:
-    """The values of each node of a condition in all cases, so that the condition can be decided.
+    """Computes the values of each node of a condition in all cases, to decide the condition.
 
     Invariant: `cases` has None for a node that reads too many variables.
     """

@@ -1,7 +1,7 @@
 """A survey explores a policy under the requested bounds and then with each feature, and finds its response times.
 
-Each property gets one verdict: that of the first exploration that breaks it, or else of the first that leaves it open,
-or else of the first that states it.
+Each property gets one verdict: from the first exploration that breaks the property, or else the first that leaves it
+open, or else the first that states it.
 
 Worst-case response times are tight bounds on how late a policy answers. With the feature `lateness` every request
 counts its own lateness, and a search finds the greatest count that any run reaches. The greatest count is the bound: a

@@ -85,8 +85,8 @@ def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:
 
 
 PAIRS_MAX: Final = 150
-"""The greatest number of policies on a page that differ in two knobs. If there are more, the page has none of them,
-because it would load slowly."""
+"""The greatest number of policies on a page that differ in two knobs. If there are more such policies, the page has
+none of them, because it would load slowly."""
 
 
 def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
@@ -98,14 +98,14 @@ def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
 
 
 def law_data(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
-    """The data of the page, as JSON: the policy, then those that differ in one knob or two, then the other presets."""
+    """The data of the page, as JSON: the policy, then the policies that differ in one knob or two, then the presets."""
     models = [specification_of(each, bounds_of(each)) for each in near(policy, bounds_of)]
     laws = [(model, token_of(model, ())) for model in models]
     return data_of(laws, _mistakes(models[0]), edits_of(models[0]))
 
 
 def near(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:
-    """The policy, those that differ from it in one knob or two, and the other presets.
+    """The policy, the policies that differ from it in one knob or two, and the other presets.
 
     A pair of knobs is used only if its model differs from the models with only one of the two knobs changed, and only
     if there are few pairs.

@@ -1,6 +1,6 @@
 """Properties of the features: buckets, commits, limits, channels, truncated queues, crashes, roles.
 
-Each property is None if its feature is off or the policy makes no such promise.
+The function of a property returns None if its feature is off or the policy does not promise the property.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _regressing(model: Model) -> Wrong:
 
 
 def commit_in_queue(model: Model) -> Property | None:
-    """No group's committed offset is past the end of its queue: in a recreated queue, it would skip messages."""
+    """No group's committed offset is past its queue's end: if the queue is recreated, the group would skip messages."""
     if not model.bounds.has("commits"):
         return None
     queues = model.state.queues

@@ -109,8 +109,8 @@ def _one_if(condition: Bool, weight: int = 1) -> Int:
 def _gets_less(parts: Rank, action: Action) -> Bool:
     """Whether the step lowers the rank, in lexicographic order.
 
-    A part is lower if one of its sums falls and none rises. Comparing sums is stronger than comparing totals, and
-    easier for a solver, because unchanged sums cancel.
+    A part of the rank is lower if one of its sums falls and no sum rises. Comparing sums is stronger than comparing
+    totals, and easier for a solver, because unchanged sums cancel.
     """
     less: Bool = FALSE
     for part in reversed(parts):

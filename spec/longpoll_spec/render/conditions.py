@@ -24,7 +24,8 @@ PLAIN: Final = Bounds("plain", requests=2, messages=None)
 """Bounds without features and with an unbounded log."""
 YES, NO = "yes", "no"
 CHANGED_WITH_ASPECTS: Final = ("strict", "rocketmq-pr7359")
-"""The presets whose knobs are also changed under each feature. These two presets differ in most knobs."""
+"""The presets whose knobs are also changed under each feature. Two presets are enough, because they differ in most
+knobs."""
 Question: TypeAlias = Callable[[Policy, Bounds], bool]
 Features: TypeAlias = Mapping[str, str]
 """Maps a knob or feature to its value as text; a feature is "yes" or "no"."""

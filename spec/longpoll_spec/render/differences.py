@@ -1,6 +1,6 @@
 """Compares two policies: it finds the knobs in which they differ, and each action that differs.
 
-Whether properties differ is found by exploring and proving.
+To find whether properties differ, explore or prove both policies.
 """
 
 from __future__ import annotations

@@ -80,9 +80,9 @@ class State:
     is_master: Bool
     """Whether the broker, which is a slave at first, has become master; false if no action depends on this."""
     return_queue: Int
-    """The queue whose bucket the traversal after the master's return has seen occupied and will take, or none."""
+    """The queue whose bucket the traversal after the master's return has seen occupied and will take, or `no_queue`."""
     announced: Int
-    """The index of the tag that the dispatcher announces, or the number of tags for none."""
+    """The index of the tag that the dispatcher announces, or `no_tag`."""
     queues: tuple[Queue, ...]
     tags: tuple[Tag, ...]
     wishes: tuple[Wish, ...]

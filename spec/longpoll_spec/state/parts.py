@@ -228,7 +228,7 @@ class Notifier:
     phases: Phases
     counter: Int
     queue: Int
-    """The queue whose bucket the notifier traverses, or none."""
+    """The queue whose bucket the notifier traverses, or the value for "no queue"."""
 
     @property
     def taken(self) -> int:

@@ -1,6 +1,6 @@
 """The variables of the state: their class, and functions that list those of a policy under bounds.
 
-First come the variables that belong to no request (queues, notifiers, scan), then those of each request slot. A
+First come the variables that belong to no request (queues, notifiers, scan), then the variables of each request slot. A
 variable that does not exist under the policy and bounds is a constant term.
 """
 
@@ -133,7 +133,7 @@ def flag(name: str, sentence: str, *, initial: bool = False) -> Variable:
 
 
 def queue_number(name: str, bounds: Bounds, sentence: str) -> Variable:
-    """A variable whose value is the number of a queue or none; its first value is none."""
+    """A variable whose value is the number of a queue, or at first the value for "no queue"."""
     labels = (*(f"q{index}" for index in range(bounds.queues)), "none")
     return Variable(name, 0, bounds.queues, bounds.queues, sentence, labels=labels, numbers_queues=True)
 

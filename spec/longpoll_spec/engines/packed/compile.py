@@ -176,7 +176,7 @@ class Scope:
     masks: dict[int, str] = field(factory=dict)
 
     def known(self, term: Term) -> str | None:
-        """The local that already holds the column of a term; None if there is none yet.
+        """The local that already holds the column of a term; None if no local holds it yet.
 
         A column of the outer scope is copied for these rows into this scope, because a local of the outer scope must
         not be bound inside a branch.
@@ -192,7 +192,7 @@ class Scope:
         return None
 
     def value(self, term: Term) -> str:
-        """The local that holds the column of a term; if there is none yet, it is assigned now."""
+        """The local that holds the column of a term; assigned now if no local holds the column yet."""
         constant = constant_of(term)
         if constant is not None:
             return self.writer.constant(constant) if isinstance(term, Int) else str(bool(constant))
@@ -254,7 +254,7 @@ class Scope:
         return held
 
     def _conjunction(self, term: Term) -> str:
-        """The expression of a conjunction. One negation for all its negated parts saves passes over columns."""
+        """The expression of a conjunction. One negation for all its negated parts needs fewer passes over columns."""
         negated = [arg for arg in term.args if arg.op == "not"]
         plain = [self.value(arg) for arg in term.args if arg.op != "not"]
         if negated:

@@ -96,7 +96,7 @@ class _Traced(Successors):
 class Part:
     """The states that one process owns.
 
-    With `orbits`, the part keeps only the canonical state of each orbit, and its counts are those of whole orbits.
+    With `orbits`, the part keeps only the canonical state of each orbit, but counts all states of the orbit.
     """
 
     expand: Expand

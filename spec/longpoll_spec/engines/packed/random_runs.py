@@ -2,8 +2,9 @@
 
 Random runs can show that a property is violated or that a state is reachable, but never that a property holds. All runs
 of a batch advance in lockstep: the packed engine expands their states, and each run takes one of its enabled steps at
-random. Each run leaves out some actions of the environment at random (time, consumers, faults: all that are not
-urgent). For example, a run that leaves out `stop` reaches deeper states (Groce et al., Swarm Testing, ISSTA 2012).
+random. Each run leaves out some random actions of the environment, which are the actions that are not urgent (time,
+consumers, faults). For example, a run that leaves out `stop` reaches deeper states (Groce et al., Swarm Testing, ISSTA
+2012).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Choice(Successors):
     left_out: npt.NDArray[np.bool_] = field(kw_only=True)
     """Whether a run (column) leaves out an action (row); shape (actions, runs)."""
     chosen: npt.NDArray[np.int64] = field(kw_only=True)
-    """For each run the column of the chosen successor; -1 for none."""
+    """For each run the column of the chosen successor; -1 if no successor is chosen."""
     actions: npt.NDArray[np.int16] = field(kw_only=True)
     """For each run the index of the chosen action."""
     among: npt.NDArray[np.int64] = field(kw_only=True)

@@ -241,8 +241,8 @@ def workers_of(part: Part, workers: int) -> Workers:
 def start_process(process: ForkProcess) -> None:
     """Fork a worker with Ctrl-C blocked, so that Ctrl-C cannot end it before it ignores the signal.
 
-    Python 3.12 warns about forks in a process with threads. Such a fork is safe here, because a worker takes no lock
-    that another thread could hold.
+    Python 3.12 warns about forks in a process with threads. The fork is safe nevertheless, because a worker takes no
+    lock that another thread could hold.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

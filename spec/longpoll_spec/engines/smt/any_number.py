@@ -302,9 +302,9 @@ def _runs(
 ) -> Iterator[Obligation]:
     """Yield for each property a run that breaks it, or `unknown` if no such run is found with two requests.
 
-    Configurations with one feature are explored before the configuration with all, because their runs are shorter. Then
-    a solver unrolls runs of the plain configuration. If `depth_max` excludes exploring, the solver unrolls runs of all
-    configurations.
+    Configurations with one feature are explored before the configuration with all, because their runs are shorter.
+    After exploring, a solver unrolls runs of the plain configuration. If `depth_max` excludes exploring, the solver
+    unrolls runs of all configurations.
     """
     found = {name: Obligation(name, "bounded", "unknown", 0.0) for name in names}
     places: Iterable[Bounds] = worlds_within(world)

@@ -137,7 +137,7 @@ class NotTaken:
     on: tuple[str, ...]
     """The subset of `features` that is on in the combination."""
     questions: tuple[str, ...]
-    """Each of these questions, as `action: statement`."""
+    """The questions that contain the combination, each as `action: statement`."""
 
 
 def questions_of(make: ModelOf) -> tuple[Question, ...]:
@@ -352,7 +352,7 @@ def prove_worlds(
     asked = [name for name in worlds if not wanted or any(item.name in wanted for item in stated[name])]
     if processes == 1:
         return [proved(name, report) for name in asked]
-    # The configurations that take longest come first, so that no process works on one while the others have ended.
+    # The configurations that take longest come first, so that the processes end at about the same time.
     dearest = sorted(asked, key=lambda name: (-worlds[name].queues, -len(worlds[name].aspects)))
     found = in_processes({name: partial(proved, name) for name in dearest}, processes, report or (lambda _text: None))
     return [found[name] for name in asked]

@@ -5,11 +5,11 @@ solver reaches in a minute. So the configuration of a proof is explored first, w
 messages and a timeout of one tick or three, up to a limit of states. If exploring reaches this limit, random runs are
 tried. A run that breaks a property is reported as a token. If no run breaks the property, exploring decides nothing.
 
-Then a solver unrolls runs of a given number of steps: bounded model checking (Biere and others, 1999) over unbounded
-messages and any timeout and scan period not below those of the bounds. Lengths are tried in ascending order, so the
-first run found is a shortest one; its token replays in every engine. Statements that were proved by induction are
-asserted for every step, which changes no result and saves most of the time. A property without a counterexample up to
-the greatest length is `unknown` here.
+After exploring, a solver unrolls runs of a given number of steps: bounded model checking (Biere and others, 1999) over
+unbounded messages and any timeout and scan period not below those of the bounds. Lengths are tried in ascending order,
+so the first run found is a shortest one; its token replays in every engine. Statements that were proved by induction
+are asserted for every step, which changes no result and saves most of the time. A property without a counterexample up
+to the greatest length is `unknown` here.
 """
 
 from __future__ import annotations

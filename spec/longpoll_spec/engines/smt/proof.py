@@ -1,9 +1,9 @@
 """Proves properties of a policy for a given number of requests, any number of messages, any timeout and scan period.
 
 A property is proved if the first state satisfies it and every step preserves it (`inductive`), or if it follows from
-inductive statements (`implies`). Otherwise a run that breaks the property is searched for (`bounded`); its token
-replays in every engine. If no run that breaks the property is found, the property is unknown. A counterexample to
-induction alone shows nothing about the broker, because its state need not be reachable.
+inductive statements (`implies`). If a property is not proved, a run that breaks the property is searched for
+(`bounded`), whose token replays in every engine. If no run that breaks the property is found, the property is unknown.
+A counterexample to induction alone shows nothing about the broker, because its state need not be reachable.
 
 For any number of requests see `any_number`. Counterexamples are searched for with one request and then with two. A
 counterexample remains valid with more requests, because the additional requests may stay idle.

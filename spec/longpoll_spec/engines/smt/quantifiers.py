@@ -36,8 +36,8 @@ class Rest:
     """Reads terms in which the requests of `rest` are not named.
 
     Invariant: for each term that was read, `free_in` has the requests of the rest that it names outside quantifiers,
-    and `quantified` has the quantifiers of each conjunction and disjunction. Each term is stored with its result, so
-    that its id stays unique.
+    and `quantified` has the quantifiers of each conjunction and disjunction. The reader stores each term with its
+    result, so that the term's id stays unique.
     """
 
     rest: frozenset[int]

@@ -101,7 +101,7 @@ def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]
 
 
 def _quiet(model: Model) -> Model:
-    """The model without faults and with one tag. Its actions are as urgent as before, so its runs are the model's."""
+    """The model without faults and with one tag. The other actions stay as urgent as before."""
     state = model.state
     others = {*(tag.name for tag in state.tags[1:]), *(wish.name for wish in state.wishes[1:])}
     # A slave that does not notify reaches few situations, so it may become the master.

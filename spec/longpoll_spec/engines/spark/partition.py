@@ -169,7 +169,7 @@ class Told(msgspec.Struct, frozen=True):
     """(property index, index of the closing action or None, key)."""
 
     def with_stretch(self, stretch: Stretch) -> Told:
-        """These results, with the results of a batch added."""
+        """Return these results with the results of a batch added."""
         fired = [before + more for before, more in zip(self.fired, stretch.fired, strict=True)]
         found = [(item, closing, f"{key:x}") for item, closing, key in stretch.found]
         return Told(fired, [*self.found, *found])

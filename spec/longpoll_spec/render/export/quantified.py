@@ -215,7 +215,7 @@ def _junction(expression: Expression, bound: Bound) -> Expression:
 def _is_inside(part: Expression, slot: Slot, bound: Bound) -> bool:
     """Whether the expression stays the same if this slot and another free slot are swapped.
 
-    Then the slot's quantifier belongs inside the expression, because the expression already ranges over both slots.
+    If so, the slot's quantifier belongs inside the expression, because the expression already ranges over both slots.
     """
     others = [(slot[0], number) for number in range(SLOTS) if number != slot[1] and (slot[0], number) not in bound]
     return any(key(_swapped(part, slot, other)) == key(part) for other in others)

@@ -1,7 +1,7 @@
 """Writes the explorer as one HTML file, with data of the specification, an interpreter, a script and Chinese texts.
 
-The content security policy of the page allows only the two scripts whose hashes it names and their worker, and no
-access to the network. The data have the terms of several models in one table, with each node once:
+The content security policy of the page allows only two scripts, whose hashes it names, and their worker, but no access
+to the network. The data have the terms of several models in one table, with each node once:
 
 | of the data | content                                                                                        |
 |-------------|------------------------------------------------------------------------------------------------|
