@@ -379,7 +379,7 @@ def test_an_unwritable_account_file_is_reported(broker: Broker, monkeypatch: pyt
 
 
 def test_an_account_change_keeps_edits_of_other_programs(broker: Broker, accounts: Path) -> None:
-    """Each change reads the file again, so edits of other programs stay; an unreadable file is not changed."""
+    """Each account change reads the file again and so keeps other programs' edits. An unreadable file stays."""
     accounts.write_text(ACCOUNTS + "  - {accessKey: by-hand, secretKey: 87654321}\n")
     assert put(broker, accessKey="newcomer", secretKey="12345678").code == 0
     keys = [account["accessKey"] for account in yaml.safe_load(accounts.read_text())["accounts"]]

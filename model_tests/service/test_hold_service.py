@@ -135,7 +135,7 @@ def flushes_of_herd(count: int) -> list[tuple[int, int]]:
 def test_the_first_of_a_large_herd_is_answered_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first pull is answered before the others run; the answers of a small herd are sent at the end of the pass."""
+    """The first pull of a large herd is answered before the others run, and a small herd at the end of the pass."""
     assert flushes_of_herd(LARGE_HERD) == [(1, LARGE_HERD), (LARGE_HERD, LARGE_HERD)]
     assert flushes_of_herd(LARGE_HERD - 1) == []
     monkeypatch.setattr(notifier, "LARGE_HERD", 1000)

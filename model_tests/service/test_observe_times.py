@@ -265,7 +265,7 @@ CHUNK: Final = 1 << 18
 
 @frozen
 class Load:
-    """A number of pulls in bursts of the given sizes. One answer in `large_one_in` has 3 MB; the others are smaller."""
+    """A number of pulls in bursts of the given sizes. One answer in `large_one_in` has 3 MB, and others are smaller."""
 
     events: int
     bursts: tuple[int, ...]

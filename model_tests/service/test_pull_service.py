@@ -222,7 +222,7 @@ def ask(client: RawClient, offset: int, timeout_ms: int = 0) -> Command:
 
 @POLICIES
 def test_a_slave_serves_only_pulls(policy: Policy, start_slave: StartSlave, brokers: Brokers) -> None:
-    """A slave serves copied messages, corrects no offset and accepts no send; since 5.x its messages wake pulls."""
+    """A slave serves copied messages, but corrects no offset and accepts no send. Since 5.x, copies wake held pulls."""
     broker = start_slave(policy, slave_read=True)
     client = brokers.connect(broker)
     reply = ask(client, 0)

@@ -180,7 +180,7 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
 
 
 def test_a_request_needs_a_right_to_its_resource(broker: Broker, brokers: Brokers) -> None:
-    """The refusal names the resource that the request's header, its body or the record it refers to contains."""
+    """A refusal names the denied topic or group, from the request's header, its body or the record it refers to."""
     client = brokers.connect(broker)
     places = {SECRET_PLACE: place_of(client, "secret")[0], OPEN_PLACE: place_of(client, "open")[0]}
     for code, fields, body, resource in ATTEMPTS:

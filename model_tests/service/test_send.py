@@ -103,7 +103,7 @@ SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interv
 
 
 class Disk:
-    """A disk whose syncs wait until the test permits them. It counts the syncs of the log."""
+    """A disk whose syncs wait until the test permits them, and that counts the syncs of the log."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.works = threading.Event()

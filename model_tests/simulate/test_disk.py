@@ -290,7 +290,7 @@ def test_lengths_are_durable_with_their_file() -> None:
 
 
 def test_a_replaced_file_is_old_or_new() -> None:
-    """A power cut during a replacement leaves the old or the new bytes; after it, the new bytes."""
+    """A power cut during a replacement leaves the old or the new bytes; a later power cut leaves the new bytes."""
     seen: list[set[bytes]] = []
 
     def before(_operation: str, _path: str) -> None:

@@ -71,9 +71,7 @@ FILTER_SHARE: Final = 0.25
 UPTIMES_MS: Final = (0, 0, 0, (1 << 31) - 50)
 """The machine's possible uptimes in ms. With the longest uptime, deadlines need more than 31 bits."""
 HELD_MAX: Final = 4
-"""The limit on held pulls, one more than the number of pulls held before the run.
-
-It applies if the policy checks the limit under the lock."""
+"""The limit on held pulls if the policy checks it under the lock: one more than are held before the run."""
 QUEUE_LIMITS: Final = (None, None, None, 2)
 """The possible limits on held pulls of one queue: None, or the number of pulls that a queue has before the run."""
 FIRST_QUEUES: Final = (0, 5)
@@ -94,7 +92,7 @@ MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
     # A pull with a new earliest deadline arrives while the deadline thread searches for the earliest deadline.
     (STRICT, ("hold a", "clock")),
     (STRICT, FIRST),
-    (STRICT_CLONE, ("arrive a", "close c")),  # The first of the woken pulls belongs to a channel that closes.
+    (STRICT_CLONE, ("arrive a", "close c")),  # The first woken pull belongs to a channel that closes.
     (STRICT, ("arrive b", "hold b", "hold a")),  # Two pulls and a message need the lock of one shard.
     # A pull with a deadline arrives while the deadline thread looks for the earliest of the remaining deadlines.
     (STRICT, ("clock", "hold e")),

@@ -1,9 +1,10 @@
 """A client's connection with a resting reader thread, and switches between any two bytecodes.
 
-While the reader rests it counts as awake (`remoting._let_gather`), so a caller does not wake it, neither for unsent
-bytes nor for an earlier deadline. No call may wait for the end of the rest: the reader must check the bytes and the
-deadlines and fall asleep in one critical section. Otherwise the reader could check, then a caller could add bytes or a
-deadline and see the reader awake, and then the reader would sleep until the next answer or the old deadline.
+While the reader thread rests it counts as awake (`remoting._let_gather`), so a caller does not wake it, neither for
+unsent bytes nor for an earlier deadline. No call may wait for the end of the reader's rest, so the reader must check
+the bytes and the deadlines and fall asleep in one critical section. If it did so in two sections, a caller could add
+bytes or a deadline in between and see the reader awake, and the reader would then sleep until the next answer or the
+old deadline.
 
 A seed chooses the run. Two actors begin asynchronous calls, enough that the reader rests, and one actor waits for each
 of its calls. A few calls have a short timeout and no answer; sometimes the connection closes. Time passes only when no

@@ -221,15 +221,15 @@ FULL: Final = 0.9
 PAIR_SHARE: Final = 0.3
 """Share of runs with only one producer, which sends two messages at a time, and one dispatcher.
 
-Such runs are longer. The second message is not handed over, so the dispatcher repeatedly falls behind and catches up,
-and producer and dispatcher often run the same section of a few accesses at the same time."""
+These runs are longer than other runs. The second message is not handed over, so the dispatcher repeatedly falls behind
+and catches up, and producer and dispatcher often run the same section of a few accesses at the same time."""
 PAIR_PUTS: Final = 8
 FAILING_SHARE: Final = 0.2
 MAPS: Final = (1, 2, 1000)
 READERS: Final = 2
 READS: Final = 2
 HANDED_MAX: Final = (1, 2, 100)
-"""How many records are handed over to a dispatcher that has fallen behind. It reads later records from the log."""
+"""How many records are handed over to a dispatcher that has fallen behind and reads later records from the log."""
 
 
 @define(eq=False)

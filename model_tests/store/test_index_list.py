@@ -18,7 +18,7 @@ from longpoll_runtime.real import RealRuntime
 
 SLOTS: Final = 4
 ENTRIES: Final = 4
-"""The number of entries in a file. The first entry is never used, so a file holds three keys."""
+"""The number of entries in a file. An index file never uses its first entry, so a file holds three keys."""
 NOW_MS: Final = 1_700_000_000_123
 FIRST_NAME: Final = "20231114221320123"
 """The name of the first file, a time in UTC."""

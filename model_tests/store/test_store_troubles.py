@@ -283,7 +283,7 @@ def test_an_abandoned_flush_writes_no_checkpoint(tmp_path: Path) -> None:
 
 
 class Turns:
-    """A store whose flush of the queues needs many turns of 250 ms each. It counts its other calls."""
+    """A store whose flush of the queues needs many turns of 250 ms each, and that counts all other calls."""
 
     def __init__(self, turn_count: int) -> None:
         self.turn_count = turn_count
@@ -339,7 +339,7 @@ def test_rounds_continue_while_queues_are_synced() -> None:
 
 
 def test_a_broker_that_stops_does_not_wait_for_all_queues() -> None:
-    """A stop interrupts the slow flush of the queues, and closing the store flushes the rest."""
+    """A stop interrupts the slow flush of the queues, and closing the store flushes the remaining queues."""
     turns = Turns(1000)
     turns.stops_at = 3
     served(turns)

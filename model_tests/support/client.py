@@ -104,7 +104,7 @@ class Heard:
 
 
 class Held:
-    """A listener whose calls block until `go` is set. It counts the calls that run at the same time."""
+    """A listener whose calls block until `go` is set, and that counts the calls that run at the same time."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -427,7 +427,7 @@ def mute(_peer: Peer, _command: Command) -> None:
 
 
 class OneServer:
-    """A combined name server and broker. It answers sends with `codes` first, and then with success."""
+    """A combined name server and broker that answers sends with `codes` first, and then with success."""
 
     def __init__(self, *codes: int, route: Callable[[str], bytes] = lambda address: route_of(("b", address))) -> None:
         self.codes = list(codes)

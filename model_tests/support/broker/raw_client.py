@@ -17,7 +17,7 @@ from longpoll_runtime.real import RealRuntime
 __all__ = ["PATIENCE_S", "RawClient", "bodies_of", "pull_fields", "records_of", "send_fields", "send_message"]
 
 PATIENCE_S: Final = 240.0
-"""The time limit in seconds for expected events. It equals the time limit of a whole test."""
+"""The time limit in seconds for expected events, equal to the time limit of a whole test."""
 LONG_MS: Final = 10_000
 """A pull held for at least this time in ms must be answered well before its deadline, to detect a lost wakeup."""
 

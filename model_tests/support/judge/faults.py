@@ -46,7 +46,7 @@ from longpoll_protocol.properties import java_hash
 from longpoll_spec.history import PART_GLOB, Event
 
 ALLOWANCE_MS: Final = 500
-"""The time in ms by which a delayed answer misses its deadline. It is larger than any time limit in use."""
+"""The time in ms by which a delayed answer misses its deadline, larger than any time limit in use."""
 WAKE_DELAY_MS: Final = 2_000
 
 

@@ -94,7 +94,7 @@ def moved(tile: Tile, place: Placed) -> pa.Table:
     """Returns the events of a tile, shifted to its place."""
     table = tile.table
     queue = table["queue"].to_numpy()
-    # A negative queue number means no queue. It indexes the array's last entry, which stays 0.
+    # A negative queue number means no queue, and indexes the array's last entry, which stays 0.
     first_offsets = np.zeros(max([*place.messages, int(queue.max(initial=0))], default=0) + 2, dtype=np.int64)
     for number, count in place.messages.items():
         first_offsets[number] = count

@@ -258,9 +258,9 @@ class Checker:
             raise BrokenError("told nothing", f"{asked}: empty answer, although a message was acknowledged before")
 
     def _moved(self, asked: Asked, code: int, offset_next: int) -> int:
-        # A client continues at the offset that an answer returned, and known offsets survive every fault. But a polling
-        # dispatcher may show a message after its acknowledgement, and then a client that pulls from the queue's end is
-        # ahead of the visible end.
+        # A client continues at the offset that an answer returned, and known offsets survive every fault. The exception
+        # is a polling dispatcher, which may show a message after its acknowledgement, so that a client at the queue's
+        # end is ahead of the visible end.
         if not self.lag_ms and asked.sent_ms > self.healed_ms:
             raise BrokenError("moved", f"{asked}: answered {code} with the next offset {offset_next}")
         return offset_next

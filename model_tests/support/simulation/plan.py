@@ -41,7 +41,7 @@ GREEDY_MS: Final = 10 * LONGEST_MS
 DELETED_SHARE: Final = 0.2
 """The share of runs that delete the topic at the end, while clients wait for it."""
 NARROW_SHARE: Final = 0.3
-"""The share of runs whose thread pool has one thread and a tiny queue. It has no effect if the policy has no pool."""
+"""The share of runs whose thread pool, if the policy has one, has one thread and a tiny queue."""
 GRAINS: Final[tuple[Grain, ...]] = ("operation", "line", "access")
 """Where actors may be interrupted: only at operations of the runtime, or also at lines or accesses of the broker's
 code."""
@@ -140,12 +140,12 @@ def plan_of(seed: int) -> Plan:
     one = _racer if draw.random() < RACE_SHARE else _peer
     peers = [one(draw, queues, hold_ms) for _ in range(draw.randint(2, 4))]
     mishaps = [InjectedFault(draw.choice((0.5, 5.0, 50.0, 500.0)) * draw.random(), kind) for kind in kinds]
-    # A separate generator draws the disk faults, so that runs without a bad disk stayed the same when these were added.
+    # A separate generator draws the disk faults, so that adding them did not change the runs without a bad disk.
     bad = random.Random(seed ^ 0xBAD)
     if bad.random() < BAD_SHARE:
         mishaps += _bad_disk(bad)
         kinds.extend(mishap.kind for mishap in mishaps)
-    # A separate generator draws these numbers, so that other runs stayed the same when these were added.
+    # A separate generator draws these numbers, so that adding them did not change the other runs.
     more = random.Random(seed ^ 0xC07)
     is_crowded = more.random() < CROWD_SHARE
     if is_crowded:

@@ -24,7 +24,7 @@ Case = TypeVar("Case")
 
 
 def quick_if(cases: Iterable[Case], is_quick: Callable[[Case], bool]) -> list[ParameterSet]:
-    """Returns all cases in order. Those that are not quick are marked `long`."""
+    """Returns all cases in order, with the mark `long` on each case that is not quick."""
     return [pytest.param(case, marks=() if is_quick(case) else pytest.mark.long) for case in cases]
 
 

@@ -28,7 +28,7 @@ class Link(BrokerConnection):
     """A connection whose replies a thread reads.
 
     Invariant: an opaque is in `asked` (no reply yet), in `_replies` (reply not taken yet), or done. Only an opaque in
-    `asked` may get a reply. Both change only under `_changed`.
+    `asked` may get a reply. `asked` and `_replies` change only under `_changed`.
     """
 
     def __init__(self, runtime: Runtime, address: Address, number: int) -> None:

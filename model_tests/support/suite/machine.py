@@ -245,7 +245,7 @@ class RocketMQExample(Example):
         return attrs.evolve(terms, offset=offset)
 
     def _begin(self, queue: Queue, first: PullTerms, timeout_ms: int, pause: Any = None) -> Ask:
-        """Begin a pull. It commits no offset below the group's offset, because brokers differ in accepting this."""
+        """Begin a pull that commits no offset below the group's offset, because brokers differ in accepting this."""
         if first.commits and not timeout_ms:
             known = self.committed.get((first.group, queue.name), 0)
             first = attrs.evolve(first, commit_offset=max(first.offset, known))

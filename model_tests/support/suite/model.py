@@ -185,8 +185,8 @@ class WireQueue(Queue):
     def owed(self, ask: Ask) -> Message | None:
         """Returns the message that the pull must get, if any.
 
-        This is the message at the pull's offset if it was stored before the pull, and otherwise the first matching
-        message.
+        A pull must get the message at its offset if this message was stored before the pull, and otherwise the first
+        matching message.
         """
         terms: PullTerms = ask.position
         if 0 <= terms.offset < self.seen_before(ask.begun_ns):

@@ -21,7 +21,7 @@ from longpoll_runtime import Address
 GROUP: Final = "harness"
 RECEIVE_SIZE: Final = 1 << 20
 OPAQUE_BASE: Final = 1_000_000_000
-"""The opaque of the first send. It is so large that all opaques have the same length in JSON."""
+"""The opaque of the first send, so large that all opaques have the same length in JSON."""
 HEAD: Final = Struct(">iI")
 """The first 8 bytes of a frame: the length of the rest, one byte for the serialisation, 3 bytes for the header size."""
 _OPAQUE: Final = re.compile(rb'"opaque":(\d+)')

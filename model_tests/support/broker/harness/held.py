@@ -1,8 +1,8 @@
 """Measures a hundred thousand held pulls: how fast the broker accepts them, their cost, and late answers.
 
 Each connection writes a batch of pulls and a probe that the broker answers at once, and writes the next batch after
-this answer. So the broker reads a batch at most a few milliseconds after it is written. Lateness is counted from the
-write, so it is never understated.
+this answer. A batch is therefore read at most a few milliseconds after its write. Lateness is counted from the write of
+a pull, so it is never understated.
 """
 
 from __future__ import annotations

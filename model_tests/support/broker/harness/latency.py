@@ -1,6 +1,6 @@
 """Measures when a held pull is answered: after a message, among a thousand pulls, and at its deadline.
 
-The harness uses one thread. It reads the clock just before a write and just after a read, so every figure includes the
+The harness uses one thread. The clock is read just before a write and just after a read, so every figure includes the
 harness's own time, which `round_trips` shows with the trivial server.
 """
 

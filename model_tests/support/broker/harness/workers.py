@@ -24,7 +24,7 @@ READY: Final = "ready"
 Begin = Callable[[], None]
 """A function that reports that its process is ready, and returns when all processes are ready."""
 Worker = Callable[[Begin], Result]
-"""The function of a process. It prepares its work, calls `begin`, works, and returns a result."""
+"""The function of a process, which prepares its work, calls `begin`, works, and returns a result."""
 
 
 def _child(work: Worker[Result], pipe: Connection) -> None:

@@ -1,7 +1,7 @@
 """An independent codec of the remoting protocol, with which tests compare `longpoll_protocol`.
 
-It is simple: frames are bytes, commands are dicts, only the standard library is used, and there are no limits. It was
-checked against real brokers.
+The codec is simple: frames are bytes, commands are dicts, only the standard library is used, and there are no limits.
+The codec was checked against real brokers.
 """
 
 from __future__ import annotations

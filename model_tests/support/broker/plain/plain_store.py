@@ -1,6 +1,7 @@
 """An independent reader of store files, with which tests compare `longpoll_broker.store`.
 
-It is slow and simple: it reads whole files into memory, recovers nothing, and stops at the first unexpected byte.
+The reader is slow and simple: it reads whole files into memory, recovers nothing, and stops at the first unexpected
+byte.
 """
 
 from __future__ import annotations
