@@ -700,7 +700,7 @@ class DispatchService:
     notifies: bool
     """Whether arriving messages wake pulls; false if long polling is off (`longPollingEnable`)."""
     polls: bool = False
-    """Whether a polling thread makes messages visible (`notify=dispatcher_poll`), not the appending thread."""
+    """Whether a polling thread, not the appending thread, makes messages visible (`notify=dispatcher_poll`)."""
     in_batches: bool = False
     """Whether only the last message of a queue in each batch wakes pulls (`notify_grain=batch`)."""
     before_visible: bool = False

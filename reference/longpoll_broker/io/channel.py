@@ -376,7 +376,7 @@ class Channel:
         self.connection = Connection(0)
 
     def give_up(self, limit: ConnectionLimit, bytes_max: int, size: int) -> None:
-        """Ask the loop to close this channel, because it has the most bytes over a limit. Callable from any thread.
+        """Ask the loop to close this channel, because a total exceeds its limit; callable from any thread.
 
         Reading and writing stop at once; the loop releases the buffers when it closes the channel.
         """

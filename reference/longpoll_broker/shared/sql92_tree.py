@@ -11,8 +11,9 @@
 An integer constant is an Integer if it fits, and otherwise a Long. Only constants and their negatives are numbers, so
 the magnitude alone separates Integer from Long: -2**31 is a Long, because it is the negative of a Long.
 
-A text that is compared with a number is converted to that number's class. If this fails, or the number is out of range,
-the whole expression fails (`EvaluationError`). A failure is not the same as unknown, so `a > 3 OR TRUE` fails too.
+A text that is compared with a number is converted to that number's class. If the conversion fails, or the number is out
+of range, the whole expression fails (`EvaluationError`). A failure is not the same as unknown, so `a > 3 OR TRUE` fails
+too.
 
 Each `make_...` corresponds to a `create...` of RocketMQ's expression classes, with the same refusals and results. A
 chain of AND or OR is one node with many operands. All other nesting is limited by `DEPTH_MAX`, so functions on the tree

@@ -14,7 +14,7 @@ the byte where the extended unit begins. Addresses are at most -2^31 - 1, so no 
 
     Offset  Size  Extended unit (big-endian, signed)
     0       2     size of the unit, 20 at least
-    2       8     tags code, as the unit would have it
+    2       8     tags code that the unit would otherwise contain
     10      8     store timestamp of the message, ms
     18      2     size of the bit map
     20      n     bit map: which SQL filters would take the message (`enableCalcFilterBitMap`)
@@ -349,8 +349,9 @@ class ConsumeQueue:
     def correct_min(self, log_start: int) -> None:
         """Move `offset_min` to the first unit whose record is still in the log (`correctMinOffset`).
 
-        As in RocketMQ, only the oldest file is searched. If the log has no record of that file, `offset_min` stays.
-        With `follows_log`, however, it moves to the queue's end when the queue's last record is deleted.
+        As in RocketMQ, only the oldest file is searched. If the log has no record of the oldest file, `offset_min`
+        stays. With `follows_log`, however, `offset_min` moves to the queue's end when the queue's last record is
+        deleted.
         """
         segments = self.segments.segments
         if not segments:

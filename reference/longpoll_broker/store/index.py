@@ -538,7 +538,7 @@ TURN_COUNT: Final = 512
 STRETCH_SIZE: Final = 16 * 1024
 """Number of bytes of the log searched for keys at once, which takes a few microseconds."""
 PASS_SIZE: Final = 64 * 1024 * 1024
-"""Maximum bytes skipped before control returns to the caller, which takes a few milliseconds."""
+"""Maximum bytes skipped before control returns to the caller; skipping so many takes a few milliseconds."""
 RECORD_WORTH: Final = 4 * 1024
 """Searching this many bytes takes as long as indexing one record."""
 HASHED_COUNT: Final = 64

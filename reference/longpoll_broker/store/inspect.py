@@ -237,7 +237,7 @@ class StoreDirectory:
         return QueueRange(queue.topic, queue.queue_id, 0, queue.offset_end)
 
     def walk_log(self) -> Iterator[LogEntry]:
-        """Iterate over every record, blank and torn place in log order; ends where all later bytes are zero."""
+        """Iterate over every record, blank and torn range in log order; ends where all later bytes are zero."""
         search = _Search()
         for index, file in enumerate(self.log):
             yield from self._walk_file(index, file, search)

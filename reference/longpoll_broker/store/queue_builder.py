@@ -1,8 +1,9 @@
 """Builds the consume queues: a cursor over the log makes each message visible in its queue.
 
 A writer hands its new records over to the cursor, so that the cursor need not decode each record. The list of
-handed-over records is bounded. If a record is missing in the list (after opening, or far behind), the cursor reads the
-log instead. If a queue cannot take a message's unit, the message waits, and the messages of other queues continue.
+handed-over records is bounded. If a record is missing in the list (after opening, or when the cursor is far behind),
+the cursor reads the log instead. If a queue cannot take a message's unit, the message waits, and the messages of other
+queues continue.
 
 The dispatcher's thread, retries and notification: see `DispatchService` in `hold.hold_service`. Source:
 `ReputMessageService.doReput` 4.9.7.

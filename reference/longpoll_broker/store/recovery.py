@@ -5,9 +5,9 @@ last three files of the log and of each queue up to the first incomplete unit or
 
 After a crash, only queue units before a safe point count, and later records are dispatched again. Every record up to
 the checkpoint's time is durable in log and queues. Therefore the safe point is the start of the newest log file that,
-like all earlier files, begins with a record up to that time (`isMappedFileMatchedRecover`). Our checkpoint also names
-one durable record that follows only durable records. Recovery starts at this record instead of up to a gigabyte
-earlier, at the start of a file.
+like all earlier files, begins with a record that is not newer than that time (`isMappedFileMatchedRecover`). Our
+checkpoint also names one durable record that follows only durable records. Recovery starts at this record instead of up
+to a gigabyte earlier, at the start of a file.
 
 Bytes after a queue's last unit are cleared, but a power cut may restore them. A restored unit points to a lost record,
 whose place in the log may now have another record. Therefore a queue's last units must match the log.

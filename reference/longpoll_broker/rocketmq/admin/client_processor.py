@@ -83,7 +83,7 @@ class Producers:
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
     _named: dict[str, Hashable] = field(factory=dict, init=False)
-    """The connections of `_groups_of` by their `str`; of several with the same `str`, the last connection."""
+    """The connections of `_groups_of` by their `str`; if several have the same `str`, only the last is kept."""
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
         """Add a producer's connection to a group; does nothing if the quota is used up or a name is too long."""

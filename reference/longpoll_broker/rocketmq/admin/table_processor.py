@@ -233,7 +233,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 907: return this broker's role and the end of its log, without slaves or a master."""
+        """Code 907: return this broker's role and the end of its log; the answer lists no slaves and no master."""
         end = self.store.log_end
         status = HAStatus(master_commit_log_max_offset=end)
         if self.is_slave:

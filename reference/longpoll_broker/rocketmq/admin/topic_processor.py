@@ -196,7 +196,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 352: return a group's settings; if groups are not created on use, code 26 for an unknown group."""
+        """Code 352: return a group's settings; answers with code 26 if the group is unknown and not created on use."""
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.ext_fields).group
         found = self.groups.find(name, channel)
         if found is None:
