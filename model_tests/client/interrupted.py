@@ -2,8 +2,8 @@
 
     python -m model_tests.client.interrupted send|poll|subscribe NAME_SERVER TOPIC SEED
 
-It prints one line of JSON: the number of interrupts, and which calls of the client still work afterwards. The caller
-ends it if it hangs.
+The process prints one line of JSON: the number of interrupts, and which calls of the client still work afterwards. The
+caller ends a process that hangs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WITHIN_S: Final = 1.2e-3
 
 
 def interrupt(_number: int, frame: FrameType | None) -> None:
-    """Interrupt the work as Ctrl-C does; in any other place the interrupt would end the surrounding loop."""
+    """Raise KeyboardInterrupt as Ctrl-C does, but only in `repeated`, because elsewhere it would end the test."""
     while frame is not None:
         if frame.f_code is repeated.__code__:
             raise KeyboardInterrupt
@@ -40,7 +40,7 @@ def repeated(work: Callable[[], object]) -> None:
 
 
 def interrupted(work: Callable[[], object], chance: random.Random) -> int:
-    """Repeat the work until it was interrupted often enough; returns how often."""
+    """Repeat the work until it was interrupted often enough; returns the number of interrupts."""
     count = 0
     while count < COUNT:
         signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, WITHIN_S))

@@ -56,7 +56,7 @@ from longpoll_runtime.files import RealFiles
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """The name server of a broker for this test, because the group has one name in every test."""
+    """Start a broker for this test alone, because every test uses the same group; returns its name server."""
     return name_server_of(broker)
 
 
@@ -97,7 +97,7 @@ def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: st
 
 
 def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Hooks see what the listener did; a close waits for the result of the listener that requested it."""
+    """Hooks get the results of the listener. A close in a listener waits for the listener's own result."""
     hook = Told()
 
     async def story() -> None:
@@ -107,7 +107,7 @@ def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pyt
             body = messages[0].body
             if body == b"0":
                 assert isinstance(messages, list)
-                messages.clear()  # A listener may close its consumer.
+                messages.clear()  # A listener may change the list that it gets.
                 raise ValueError("mistake")
             if body == b"1":
                 await asyncio.sleep(PATIENCE_S)
@@ -178,7 +178,7 @@ def numbers(clients: Clients, topic: str, member: MemberConfig, count: int) -> l
     return found
 
 
-def test_each_gets_everything_and_goes_on_from_its_file(
+def test_each_broadcast_member_gets_everything_and_continues_from_its_file(
     clients: Clients, name_server: str, topic: str, tmp_path: Path
 ) -> None:
     """A consumer with a file continues where it stopped, and a consumer without a file begins again.
@@ -203,10 +203,8 @@ def test_each_gets_everything_and_goes_on_from_its_file(
         assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"20"]
 
 
-def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
-    clients: Clients, topic: str, tmp_path: Path
-) -> None:
-    """The next run gets the messages sent while it was away, also if it had consumed none before."""
+def test_a_member_that_started_at_the_end_continues_from_there(clients: Clients, topic: str, tmp_path: Path) -> None:
+    """The next run of the member gets the messages sent in between, even if the first run consumed none."""
     member = broadcast(topic, tmp_path / "offsets.json", start_at="last")
     send(clients.name_server, topic, b"before")
     for is_back in (False, True):
@@ -218,7 +216,9 @@ def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
-def test_nothing_is_sent_back(clients: Clients, topic: str, caplog: pytest.LogCaptureFixture, is_orderly: bool) -> None:
+def test_a_broadcasting_member_sends_nothing_back(
+    clients: Clients, topic: str, caplog: pytest.LogCaptureFixture, is_orderly: bool
+) -> None:
     """Deferred messages are logged or retried locally, and unreadable ones are skipped."""
     send(clients.name_server, topic, b"late", BAD, b"good")
     heard = Heard(lambda _message: Retry() if heard.bodies == [b"late"] else None)
@@ -305,7 +305,7 @@ def offsets_of(content: bytes) -> list[int]:
     return [entry["offset"] for entry in msgspec.json.decode(content)]
 
 
-def test_a_store_that_is_cancelled_is_followed_by_later_ones(tmp_path: Path) -> None:
+def test_a_cancelled_store_does_not_overwrite_a_later_one(tmp_path: Path) -> None:
     """A cancelled store cannot stop its thread, and this thread must not overwrite a later store."""
     files = Slow()
 
@@ -326,7 +326,7 @@ def test_a_store_that_is_cancelled_is_followed_by_later_ones(tmp_path: Path) -> 
     assert (offsets_of((tmp_path / "offsets.json").read_bytes()), files.most_at_once) == ([2], 1)
 
 
-def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> None:
+def test_a_failed_write_of_offsets_is_retried(tmp_path: Path) -> None:
     """A failed write is retried the next time, also if no offset has moved since."""
     files = Slow()
     files.goes_on.set()
@@ -345,8 +345,8 @@ def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> N
     assert asyncio.run(Places(files, path).stored(QUEUE)) == 7
 
 
-def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
-    """A consumer that is closed while it starts an action logs no warning."""
+def test_a_consumer_that_is_closed_at_once_causes_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    """The consumer is closed while it starts an action."""
 
     async def story() -> None:
         instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
@@ -360,7 +360,7 @@ def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.Warnin
 
 
 def test_a_close_waits_for_an_exchange_about_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A close during an exchange about queues waits, because a later request could store an offset or take a lock."""
+    """The exchange could otherwise store an offset or take a lock after the close."""
     done: list[str] = []
 
     async def story() -> None:

@@ -73,14 +73,14 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("wrong", "words"), CONFIGS, ids=str)
-def test_a_config(wrong: dict[str, Any], words: str) -> None:
+def test_an_invalid_config_is_refused(wrong: dict[str, Any], words: str) -> None:
     """A text in place of an enum was once ignored, so a group began at the end instead of the beginning."""
     options: dict[str, Any] = {"group": "G"}
     with pytest.raises(ConfigError, match=words):
         MemberConfig(**options | wrong)
 
 
-def test_a_config_may_be_extreme() -> None:
+def test_an_extreme_config_is_accepted() -> None:
     """Extreme but valid configurations are accepted."""
     whole = dict.fromkeys(WHOLE, 1)
     made = MemberConfig(group="x" * 255, **whole | dict.fromkeys(TIMES, WAIT_S_MAX), suspend_s=0, max_attempts=1)  # type: ignore[arg-type] # a test's
@@ -157,7 +157,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "words"), CALLS, ids=[words for _call, words in CALLS])
-def test_a_call(call: Callable[[], object], words: str) -> None:
+def test_an_invalid_call_is_refused(call: Callable[[], object], words: str) -> None:
     """A `consumed` callback of the wrong type once deferred every message for ever."""
     with pytest.raises(ConfigError, match=words):
         call()
@@ -170,8 +170,8 @@ PLAIN: list[Callable[..., object]] = [
 
 
 @pytest.mark.parametrize("number", range(len(PLAIN)))
-def test_what_can_be_called(number: int) -> None:
-    """Any callable is accepted; a callable without code is not a coroutine function."""
+def test_any_callable_is_accepted(number: int) -> None:
+    """A callable without a code object does not count as a coroutine function."""
     check_plain("consumed", PLAIN[number])
 
 
@@ -185,7 +185,7 @@ def test_what_can_be_called(number: int) -> None:
     ],
     ids=str,
 )
-def test_a_subscription(clients: Clients, wrong: dict[str, Any], words: str) -> None:
+def test_an_invalid_subscription_is_refused(clients: Clients, wrong: dict[str, Any], words: str) -> None:
     """A subscription to an invalid topic once waited for ever."""
     with pytest.raises(ConfigError, match=words):
         clients.pull(MemberConfig(group="G")).subscribe(**{"topic": "T"} | wrong)
@@ -206,13 +206,13 @@ def test_a_dead_letter_topic_of_the_longest_group_is_a_topic(clients: Clients) -
         ("send", {"properties": [1]}, "properties are"),
     ],
 )
-def test_a_send(clients: Clients, call: str, options: dict[str, Any], words: str) -> None:
+def test_an_invalid_send_is_refused(clients: Clients, call: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         getattr(clients.producer(), call)("T", b"x", **options)
 
 
-def test_a_second_close_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """A second close is silent, also for a producer that has waited for a reply and leaves its group only once."""
+def test_a_second_close_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A producer that has waited for a reply leaves its group at the first close, and the second close is silent."""
     with Producer(NOWHERE) as producer:
         assert producer._requests is not None
         producer._requests.expect("1", 10.0, lambda _outcome: None)
@@ -226,11 +226,11 @@ NO_TIMES: list[Any] = [math.nan, "3", None]
 
 
 def one_thread(group: str) -> MemberConfig:
-    """A consumer with one thread or task, from the first message on."""
+    """A configuration with one thread or task, which starts at the first message."""
     return MemberConfig(group=group, start_at="first", thread_count=1)
 
 
-def test_time_outs_without_end_and_those_that_are_none(clients: Clients, topic: str) -> None:
+def test_endless_timeouts_are_accepted_and_invalid_ones_are_refused(clients: Clients, topic: str) -> None:
     """A timeout of a year means no limit, a negative one means zero, and invalid ones are refused at once."""
     producer, consumer = clients.producer(), clients.pull(one_thread(f"T-{topic}"))
     for timeout_s in ENDLESS:
@@ -275,7 +275,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("wrong", "words"), WRONG, ids=str)
-def test_what_cannot_be_sent_is_told_before_it_is(wrong: dict[str, Any], words: str) -> None:
+def test_an_unsendable_message_is_refused_without_a_request(wrong: dict[str, Any], words: str) -> None:
     """A body as text, a key with a space and a property that brokers drop are refused without a request."""
     with Producer("127.0.0.1:1") as producer, pytest.raises(ConfigError, match=words):
         producer.send(**{"topic": "T", "body": b"x"} | wrong)
@@ -290,14 +290,14 @@ def test_several_name_servers_have_semicolons() -> None:
             Producer(wrong)
 
 
-def test_a_delay_that_no_broker_has_is_rounded_up_or_refused() -> None:
+def test_a_delay_without_a_level_is_rounded_up_or_refused() -> None:
     """A broker would use its longest delay for a delay that it does not have."""
     with pytest.raises(ConfigError, match="delay_s is 7201; pass at most 7200"):
         Retry(delay_s=7201)
     assert [Retry(seconds).level for seconds in (None, 0, 1, 1.5, 10, 61, 7200)] == [0, 1, 1, 2, 3, 6, 18]
 
 
-def test_a_callback_that_waits_for_an_answer_is_told_at_once(name_server: str, topic: str) -> None:
+def test_a_synchronous_call_in_a_callback_raises_at_once(name_server: str, topic: str) -> None:
     """A synchronous call in a callback would wait for its own thread, so it raises; the connection continues."""
     outcomes: list[object] = []
     told = threading.Event()
@@ -366,8 +366,8 @@ def test_a_listener_that_exits_ends_neither_its_thread_nor_the_process(
     assert ("was cancelled at" if is_cancelled else exits.__name__) in caplog.text
 
 
-def test_a_plain_function_that_listens_on_a_loop_is_taken_at_its_word(name_server: str, topic: str) -> None:
-    """A message counts as consumed when the function returns; once it was deferred until it became a dead letter."""
+def test_a_plain_function_may_listen_on_an_event_loop(name_server: str, topic: str) -> None:
+    """A message counts as consumed when the function returns. Earlier it was deferred until it became a dead letter."""
     heard = Heard()
     send(name_server, topic, b"1")
     with Loop() as loop:
@@ -379,7 +379,7 @@ def test_a_plain_function_that_listens_on_a_loop_is_taken_at_its_word(name_serve
     assert heard.bodies == [b"1"]
 
 
-def test_a_member_that_its_brokers_do_not_take_says_so(
+def test_a_member_that_its_brokers_refuse_logs_the_reason(
     clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Brokers of 5.x refuse a group with an invalid name, so the member gets no queue and logs the reason."""
@@ -395,7 +395,7 @@ def test_a_member_that_its_brokers_do_not_take_says_so(
 
 
 def test_an_option_of_other_calls_is_refused() -> None:
-    """A one-way send has no delay, and no client accepts an unknown option; either would be ignored."""
+    """A one-way send refuses a delay, and every client refuses an unknown option, because it would have no effect."""
     transactions = TransactionProducer(NOWHERE, group="G", check_transaction=lambda _message: TransactionState.COMMIT)
     with Producer(NOWHERE) as producer, transactions:
         calls: list[tuple[Callable[..., object], str]] = [
@@ -427,7 +427,7 @@ def calls_of(kind: type) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("name", ["Producer", "PullConsumer", "PushConsumer", "TransactionProducer"])
-def test_both_have_the_same_calls(name: str) -> None:
+def test_both_clients_have_the_same_methods_and_options(name: str) -> None:
     """The threaded and the asynchronous client have the same methods with the same options."""
     threads, loop = calls_of(getattr(client, name)), calls_of(getattr(client, f"Async{name}"))
     assert threads == loop

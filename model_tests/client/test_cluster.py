@@ -93,7 +93,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         yield Cluster((found[0], found[1]), name_server)
 
 
-def test_sends_and_queues_are_shared_out(cluster: Cluster) -> None:
+def test_sends_and_queues_are_distributed_evenly(cluster: Cluster) -> None:
     """Each queue gets the same number of messages, and each member half of the queues, or all when broadcasting."""
     with Producer(cluster.name_server) as producer:
         places = Counter((sent.queue.broker_name, sent.queue.queue_id) for sent in each(producer, COUNT))
@@ -114,7 +114,7 @@ def each(producer: Producer, count: int) -> Iterator[SendResult]:
     return (producer.send(TOPIC, b"%d" % number) for number in range(count))
 
 
-def test_messages_are_found_by_their_order_tag_property_and_key(cluster: Cluster) -> None:
+def test_messages_are_selected_by_order_key_tag_property_and_key(cluster: Cluster) -> None:
     """Messages with an order key are in one queue, also in a batch; messages with a key may be at either broker."""
     with Producer(cluster.name_server) as producer:
         for number in range(3):
@@ -137,7 +137,7 @@ def test_messages_are_found_by_their_order_tag_property_and_key(cluster: Cluster
             assert len(records_of(client.call(RequestCode.QUERY_MESSAGE, asked))) == 3
 
 
-def test_delays_and_transactions_of_both_brokers_end(cluster: Cluster) -> None:
+def test_delays_and_transactions_end_at_both_brokers(cluster: Cluster) -> None:
     """The broker that has a transaction checks it."""
     states = {b"yes": TransactionState.COMMIT, b"no": TransactionState.ROLLBACK, b"ask": TransactionState.UNKNOWN}
     with (
@@ -169,7 +169,7 @@ BACK_S: Final = 10.0 + ROUTE_AGE_S_MAX
 
 @define(eq=False)
 class Run:
-    """One run. Invariant: `sent` and `given` have the virtual time of the first send or delivery of each number."""
+    """One run. Invariant: `sent` and `given` map each number to the virtual time of its first send or delivery."""
 
     seed: int
     is_orderly: bool
@@ -303,7 +303,7 @@ class Run:
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 @pytest.mark.parametrize("how", ["cut", "stopped", "killed"])
-def test_the_other_broker_serves_on(is_orderly: bool, how: str) -> None:
+def test_the_other_broker_continues_to_serve(is_orderly: bool, how: str) -> None:
     """Sends continue and later use the lost broker again; every acknowledged message comes once and in order."""
     run = Run(7, is_orderly, how)
     with quiet():
@@ -323,7 +323,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, is_orderly: bool) -> None:
-    """Broker and name server are away twice; no message is lost, and the last messages arrive normally."""
+    """Broker and name server are restarted twice; no message is lost, and the last messages arrive normally."""
     store = str(tmp_path / "store")
     heard = Heard()
 
@@ -387,8 +387,8 @@ def consuming(name_server: str, seen: Seen) -> Iterator[None]:
         yield
 
 
-def test_who_is_far_behind_reads_at_the_slave_and_comes_back(tmp_path: Path, brokers: ExitStack) -> None:
-    """Without memory for the log the master sends every reader to the slave, which later sends it back."""
+def test_a_lagging_consumer_reads_at_the_slave_and_returns_to_the_master(tmp_path: Path, brokers: ExitStack) -> None:
+    """A master without memory for its log sends every reader to the slave, which later sends the reader back."""
     bodies = {b"%d" % number for number in range(300)}
     with (
         Broker.start(RUNTIME, str(tmp_path / "master"), store_config=SMALL_STORE) as filling,
@@ -429,8 +429,8 @@ class Known:
         return min((each for each, other in self.by_id.items() if other != address), default=None)
 
 
-def test_which_broker_is_asked() -> None:
-    """The client asks the broker that the last answer suggests, or another one while that is unreachable."""
+def test_pulls_go_to_the_suggested_broker_or_to_a_reachable_one() -> None:
+    """The last answer suggests a broker. While this broker is unreachable, the client pulls from another one."""
     known = Known({0: "m", 1: "s"})
     source = PullSource(known, "b")
     assert source.address(0) == "m"

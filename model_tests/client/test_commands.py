@@ -22,7 +22,7 @@ from longpoll_spec.errors import LongpollError
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """The name server of a broker for this test, because the group has one name in every test."""
+    """Start a broker for this test alone, because every test uses the same group; returns its name server."""
     return name_server_of(broker)
 
 

@@ -38,7 +38,7 @@ COUNT: Final = 10
 
 @pytest.fixture
 def topic(name_server: str) -> Iterator[str]:
-    """Two queues; the first has the bodies 0 to 9, even ones with tag red and odd ones with blue."""
+    """A topic with two queues. The first has the bodies 0 to 9: even ones with tag red, odd ones with tag blue."""
     with new_topic(name_server, 2) as made:
         send(name_server, made, range(COUNT))
         yield made
@@ -85,7 +85,7 @@ def stored(name_server: str, group: str, queue: MessageQueue) -> int | None:
         return next(row.stored for row in admin.offsets(group, [queue.topic]) if row.queue == queue)
 
 
-def test_after_a_seek_nothing_comes_from_before(clients: Clients, topic: str) -> None:
+def test_a_seek_drops_the_messages_that_were_pulled_before(clients: Clients, topic: str) -> None:
     """A seek back, ahead, to the beginning and to the end drops all messages that were pulled before."""
     consumer = polling(clients, topic)
     queue = first_queue(consumer, topic)
@@ -103,7 +103,7 @@ def test_after_a_seek_nothing_comes_from_before(clients: Clients, topic: str) ->
 
 
 @pytest.mark.parametrize("place", [0, 4])
-def test_the_next_commit_stores_the_new_place(clients: Clients, topic: str, place: int) -> None:
+def test_the_next_commit_stores_the_sought_offset(clients: Clients, topic: str, place: int) -> None:
     """The next commit stores the sought offset, also if it equals the group's offset at the start."""
     of_group = config(persist_s=3600.0)
     consumer = polling(clients, topic, of_group)
@@ -122,7 +122,7 @@ def test_the_next_commit_stores_the_new_place(clients: Clients, topic: str, plac
     assert stored(clients.name_server, of_group.group, queue) == place
 
 
-def test_a_place_that_the_queue_does_not_have_is_refused(clients: Clients, topic: str) -> None:
+def test_a_seek_to_an_invalid_offset_or_queue_is_refused(clients: Clients, topic: str) -> None:
     """An offset outside the queue, a queue of another member, an unknown queue and a stopped consumer are refused."""
     with pytest.raises(LifecycleError, match="not started"):
         clients.pull(config()).seek(MessageQueue(topic=topic, broker_name="b", queue_id=0), 0)
@@ -141,7 +141,7 @@ def test_a_place_that_the_queue_does_not_have_is_refused(clients: Clients, topic
         consumer.pause([nobodys])
 
 
-def test_offsets_can_be_asked_for(clients: Clients, topic: str) -> None:
+def test_offsets_can_be_looked_up(clients: Clients, topic: str) -> None:
     """A consumer can look up offsets by time and stored offsets, also before its start."""
     consumer = clients.pull(config())
     queue = first_queue(consumer, topic)
@@ -157,7 +157,7 @@ def test_offsets_can_be_asked_for(clients: Clients, topic: str) -> None:
         consumer.committed(queue)
 
 
-def test_a_paused_queue_waits_and_the_other_goes_on(clients: Clients, topic: str) -> None:
+def test_a_paused_queue_waits_and_the_other_queue_continues(clients: Clients, topic: str) -> None:
     """Buffered messages of a paused queue wait too, and come in order after another thread resumes the queue."""
     send(clients.name_server, topic, range(100, 106), queue_id=1)
     consumer = polling(clients, topic)
@@ -177,7 +177,7 @@ def test_a_paused_queue_waits_and_the_other_goes_on(clients: Clients, topic: str
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
-def test_a_paused_listener_gets_nothing_more(clients: Clients, topic: str, is_orderly: bool) -> None:
+def test_a_paused_listener_gets_no_message(clients: Clients, topic: str, is_orderly: bool) -> None:
     """A paused listener finishes its message, gets nothing until it is resumed, and misses no message."""
     held = Held()
     consumer = clients.pushing(topic, held, config(thread_count=1), is_orderly=is_orderly)
@@ -244,7 +244,7 @@ def test_an_assigned_queue_may_be_sought_and_paused_before_it_has_begun(name_ser
 
 
 def test_a_consumer_subscribes_or_is_assigned_queues_but_not_both(clients: Clients, topic: str) -> None:
-    """A consumer that is subscribed cannot be assigned queues, and the reverse; each mistake has its own error."""
+    """A subscribed consumer cannot be assigned queues, and a consumer with assigned queues cannot subscribe."""
     consumer = clients.pull(config())
     (queue, _other) = consumer.topic_queues(topic)
     consumer.subscribe(topic)
@@ -262,7 +262,7 @@ def test_a_consumer_subscribes_or_is_assigned_queues_but_not_both(clients: Clien
 
 
 @pytest.mark.parametrize("is_push", [True, False])
-def test_a_running_consumer_takes_and_leaves_topics(clients: Clients, topic: str, is_push: bool) -> None:
+def test_a_running_consumer_subscribes_and_unsubscribes_topics(clients: Clients, topic: str, is_push: bool) -> None:
     """Messages of a new topic arrive; when a topic is removed, its offset is stored."""
     heard, of_group = Heard(), config(persist_s=3600.0)
     consumer = clients.push(of_group, heard) if is_push else clients.pull(of_group)
@@ -292,7 +292,7 @@ def test_a_running_consumer_takes_and_leaves_topics(clients: Clients, topic: str
         wait_until(lambda: second not in {queue.topic for queue in consumer.queues})
 
 
-def test_other_tags_hold_from_the_next_pull_on(clients: Clients, topic: str) -> None:
+def test_new_tags_apply_from_the_next_pull(clients: Clients, topic: str) -> None:
     """A held pull for the old tags has no effect any more."""
     consumer = clients.pull(config())
     consumer.subscribe(topic, "red")
@@ -331,7 +331,7 @@ def test_a_poll_ends_when_the_consumer_is_closed(clients: Clients, topic: str) -
     assert results in (["ended"], [[], "ended"])
 
 
-def test_a_broadcasting_member_s_own_place_can_be_asked_and_changed(clients: Clients, topic: str) -> None:
+def test_a_broadcasting_members_own_offset_can_be_read_and_changed(clients: Clients, topic: str) -> None:
     """A broadcasting member can read and change its own offset; no other member has this offset."""
     consumer = polling(clients, topic, config(message_model=MessageModel.BROADCASTING))
     queue = first_queue(consumer, topic)
@@ -345,7 +345,7 @@ def test_a_broadcasting_member_s_own_place_can_be_asked_and_changed(clients: Cli
     assert poll(consumer, 1) == [9]
 
 
-def test_what_is_due_again_and_again_is_so_although_it_raised() -> None:
+def test_a_periodic_action_that_raises_runs_again() -> None:
     """If a callback raises, rebalancing must still run again."""
     timer = Timer(RUNTIME, "consumer-T")
     count: list[int] = []
@@ -360,7 +360,7 @@ def test_what_is_due_again_and_again_is_so_although_it_raised() -> None:
     assert len(count) >= 3
 
 
-def test_a_timer_that_is_cleared_is_as_if_it_were_new() -> None:
+def test_a_cleared_timer_behaves_like_a_new_one() -> None:
     """A cleared timer behaves like a new one, also if a running action schedules itself again."""
     timer = Timer(RUNTIME, "consumer-T")
     begun, go_on, again, done = (threading.Event() for _ in range(4))
@@ -383,7 +383,7 @@ def test_a_timer_that_is_cleared_is_as_if_it_were_new() -> None:
     assert not again.is_set()
 
 
-def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
+def test_a_closed_timer_stays_closed_when_it_is_cleared() -> None:
     """A member may be closed while its start fails, and its timer must stay closed."""
     timer = Timer(RUNTIME, "consumer-T")
     timer.close()
@@ -392,7 +392,7 @@ def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
     assert (timer._thread, timer._entries) == (None, [])
 
 
-def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic: str) -> None:
+def test_polled_messages_can_be_deferred_and_rejected(clients: Clients, topic: str) -> None:
     """Only a message of the last poll can be deferred (to the retry topic) or rejected (to the dead letters)."""
     of_group = config(batch_count_max=3)
     consumer = polling(clients, topic, of_group)

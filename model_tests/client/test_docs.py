@@ -29,7 +29,7 @@ ELSEWHERE |= {"OpenTelemetry"}  # The name is in `longpoll_client.otel`, which n
 
 
 def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The output is what the page says: the listener gets the messages of its tags, and the others get theirs."""
+    """The output is as on the page: the listener gets the messages of its tags, and other consumers get the others."""
     printed = ""
 
     def wait_until_consumed() -> None:

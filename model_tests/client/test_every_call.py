@@ -1,8 +1,8 @@
 """All public methods of producers and consumers, called at random times on random threads.
 
 Each call works or raises a documented error, and a closed client says that it is closed. `close` ends and leaves
-neither thread nor socket, and every acknowledged message is consumed once or can still be consumed. Failing servers:
-`test_failures`.
+neither thread nor socket, and every acknowledged message is consumed once or can still be consumed. `test_failures`
+tests clients of failing servers.
 """
 
 from __future__ import annotations
@@ -334,8 +334,8 @@ def live(name_server: str, examples_max: int, phases: Sequence[Phase] = tuple(Ph
 
 
 @pytest.mark.timeout(3_600)
-def test_every_call_at_every_moment_from_anywhere(name_server: str) -> None:
-    """A long run has every call, succeeded and refused, and calls inside a listener."""
+def test_every_method_works_or_raises_at_any_time_on_any_thread(name_server: str) -> None:
+    """A long run contains every call, both with success and with a refusal, and calls inside a listener."""
     outcomes = live(name_server, 500 if LONG else 10)
     assert outcomes["send"]
     if LONG:

@@ -87,7 +87,7 @@ class Way:
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
-    """Raise this error when queues are assigned, or when the result is reported."""
+    """Return a callback that raises this error when queues are assigned, or when the result is reported."""
 
     def shares(*_given: object) -> Any:
         raise error
@@ -103,7 +103,7 @@ def shares_one(client_id: str, members: Sequence[str], queues: Sequence[MessageQ
 
 
 def refuses(peer: Peer, command: Command) -> None:
-    """A broker and its name server that refuse this group everything."""
+    """Refuse every request of this group, as a broker and as its name server."""
     if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
         peer.answer(command, body=route_of(("b", "{}:{}".format(*peer._socket.getsockname()))))
     else:
@@ -111,12 +111,12 @@ def refuses(peer: Peer, command: Command) -> None:
 
 
 def leads_nowhere(peer: Peer, command: Command) -> None:
-    """A name server that names a broker which does not exist."""
+    """Answer like a name server that names a broker which does not exist."""
     peer.answer(command, body=route_of(("b", "127.0.0.1:1")))
 
 
 def hangs_up(peer: Peer, command: Command) -> None:
-    """A broker that closes the connection when a member registers."""
+    """Close the connection when a member registers, as a broker."""
     if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
         peer.answer(command, body=route_of(("b", "{}:{}".format(*peer._socket.getsockname()))))
     else:
@@ -239,7 +239,7 @@ MAKERS: Final[dict[Callable[..., Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_what_cannot_be_made_leaves_nothing(kind: Callable[..., Any]) -> None:
+def test_a_constructor_that_raises_leaves_nothing(kind: Callable[..., Any]) -> None:
     """A client with an invalid address or group raises in its constructor and leaves nothing."""
     runtime, options = Machine(), MAKERS[kind]
     with pytest.raises(ConfigError):
@@ -251,7 +251,9 @@ def test_what_cannot_be_made_leaves_nothing(kind: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
-def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic: str, is_orderly: bool) -> None:
+def test_a_consumer_that_is_closed_during_its_start_leaves_nothing(
+    name_server: str, topic: str, is_orderly: bool
+) -> None:
     """The first callback about assigned queues closes the consumer, on threads or from another task of the loop."""
     runtime, shares, closings = Machine(), list[MessageQueue](), list[asyncio.Task[None]]()
     options: dict[str, Any] = {"group": "closed", "topics": topic, "orderly": is_orderly, "runtime": runtime}
@@ -283,7 +285,7 @@ def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic
     run(story)
 
 
-def test_a_start_on_an_event_loop_may_be_cut_short_at_any_moment(name_server: str, topic: str) -> None:
+def test_a_start_on_an_event_loop_may_be_cancelled_at_any_await(name_server: str, topic: str) -> None:
     """A timeout or a cancelled task at any await of the start leaves nothing, and the next start works."""
 
     async def story() -> None:
@@ -317,7 +319,7 @@ def nothing() -> None:
 
 
 def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothing) -> Any:
-    """The result or the error's name of a function in a forked child; a hanging child is ended.
+    """Return the result of a function in a forked child, or the name of its error; a hanging child is ended.
 
     The parent runs `meanwhile` once the child exists.
     """
@@ -342,7 +344,7 @@ def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothin
     return json.loads(text)
 
 
-def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: str, topic: str) -> None:
+def test_a_child_that_closes_its_parents_consumer_does_not_affect_the_parent(name_server: str, topic: str) -> None:
     """When a child closes its parent's consumer, the parent stays in its group and keeps its newer offset."""
     config = MemberConfig(group="parents", start_at="first", persist_s=3600.0)
 
@@ -371,7 +373,7 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
             return told
 
         def go_on() -> None:
-            # The child knows one message, whose offset was not stored at the fork, and the parent may be further.
+            # After the fork the parent consumes another message and commits, so the child's offset is older.
             assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"2"]
             consumer.commit()
             consumer._member.run(consumer._member.rebalancer.persist())
@@ -393,7 +395,7 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
         assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"3"]
 
 
-def test_children_that_start_one_consumer_are_members_of_their_own(name_server: str, topic: str) -> None:
+def test_children_that_start_the_same_consumer_are_separate_members(name_server: str, topic: str) -> None:
     """If a server makes a consumer and then forks workers, each child must get its own client id."""
     config = MemberConfig(group="workers", start_at="first")
     consumer = PushConsumer(name_server, topics=topic, listener=consumed, **member_options(config))
@@ -408,7 +410,7 @@ def test_children_that_start_one_consumer_are_members_of_their_own(name_server: 
     assert len(names) == 3
 
 
-def test_a_client_of_an_event_loop_has_another_name_in_a_child(name_server: str) -> None:
+def test_a_client_of_an_event_loop_has_another_id_in_a_child(name_server: str) -> None:
     """A child's client has its own id, unless the user set one, and makes its own connections."""
     instance, named = AsyncInstance(RUNTIME, name_server), AsyncInstance(RUNTIME, name_server, client_id="given")
 
@@ -423,7 +425,7 @@ def parent(name_server: str, topic: str) -> Iterator[Producer]:
         yield producer
 
 
-def test_a_child_that_closes_a_producer_says_nothing_by_its_connection(
+def test_a_child_that_closes_a_producer_writes_nothing_to_its_parents_connection(
     name_server: str, topic: str, parent: Producer
 ) -> None:
     """The child must not write to the parent's connection, and the parent still sends its pending data."""
@@ -453,8 +455,8 @@ LOCKS: Final = (
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_s_had(topic: str, parent: Producer, name: str) -> None:
-    """If a thread holds a lock during the fork, the child must not wait for it; once 6 of 20 children hung."""
+def test_a_child_waits_for_no_lock_of_its_parents_threads(topic: str, parent: Producer, name: str) -> None:
+    """A thread may hold a lock during the fork. Children used to wait for this lock, and 6 of 20 hung."""
     found = operator.attrgetter(name)(parent)
     locks = found.values() if isinstance(found, dict) else [found]
     if name != "_instance._connecting":
@@ -475,9 +477,7 @@ def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_s_had(topic: str,
     assert parent.send(topic, b"4").code == 0
 
 
-def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_lives(
-    parent: Producer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_sends_requests_sends_heartbeats_too(parent: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child's own thread sends heartbeats, although the parent had already registered."""
     requests = parent._requests
     requests.expect("1", 3600.0, print)
@@ -497,7 +497,7 @@ def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_liv
     assert in_child(story) is True
 
 
-def test_a_timer_of_a_child_waits_for_no_thread_of_its_parent_s() -> None:
+def test_a_timer_of_a_child_waits_for_no_thread_of_its_parent() -> None:
     """The child's timer waits for no thread of the parent, and runs no action of the parent's timer."""
     timer, told = Timer(RUNTIME, "forked"), SimpleQueue[str]()
     timer.after(3600.0, lambda: told.put("the parent's"))
@@ -511,7 +511,7 @@ def test_a_timer_of_a_child_waits_for_no_thread_of_its_parent_s() -> None:
     timer.close()
 
 
-def test_a_child_writes_none_of_the_trace_that_its_parent_is_to_write(name_server: str) -> None:
+def test_a_child_does_not_write_its_parents_pending_trace(name_server: str) -> None:
     tracing = Tracing(name_server)
     tracing._lines.append(("key", "line"))
 
@@ -526,9 +526,7 @@ def test_a_child_writes_none_of_the_trace_that_its_parent_is_to_write(name_serve
     tracing.close()
 
 
-def test_a_child_does_what_its_parent_waits_for_itself_and_tells_nobody_of_the_parent_s(
-    topic: str, parent: Producer
-) -> None:
+def test_a_child_repeats_its_parents_look_ups_and_calls_no_callback_of_the_parent(topic: str, parent: Producer) -> None:
     """A child repeats look-ups that a thread of the parent has begun, and does not answer the parent's callers."""
     told: list[object] = []
     asked, go = threading.Event(), threading.Event()
@@ -553,7 +551,7 @@ def test_a_child_does_what_its_parent_waits_for_itself_and_tells_nobody_of_the_p
     assert len(told) == 2
 
 
-def test_a_child_that_sends_transactions_is_known_to_brokers_for_as_long_as_it_lives(
+def test_a_child_that_sends_transactions_sends_heartbeats_too(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers forget clients without a heartbeat after two minutes, and then check no transactions."""
@@ -582,7 +580,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("what", ["send", "poll", "subscribe"])
-def test_a_client_that_was_interrupted_often_goes_on(name_server: str, what: str) -> None:
+def test_a_client_works_after_many_interrupts(name_server: str, what: str) -> None:
     """After thousands of interrupts no lock is left held, and every method of the client still works."""
     with new_topic(name_server, 2) as topic:
         command = [sys.executable, "-m", "model_tests.client.interrupted", what, name_server, topic, "7"]

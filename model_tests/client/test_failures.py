@@ -80,7 +80,7 @@ def silent() -> Broker:
 
 @pytest.fixture
 def cluster(silent: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A name server and that broker; any unanswered call counts as silence, however late it began."""
+    """A name server and the broker `silent`. An unanswered call counts as silence, however late the call began."""
     monkeypatch.setattr(exchange, "SILENCE_S", 0.0)
     with ExitStack() as stack:
         made = Cluster(stack)
@@ -101,8 +101,8 @@ def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster, silent: Bro
     assert len(silent.peers) == 2
 
 
-def test_a_connection_is_replaced_whose_calls_are_all_cancelled(cluster: Cluster, silent: Broker) -> None:
-    """On an event loop each caller has its own timeout, and still the silent connection is noticed."""
+def test_a_connection_whose_calls_are_all_cancelled_is_replaced(cluster: Cluster, silent: Broker) -> None:
+    """On an event loop each caller's own timeout cancels its call, and still the silent connection is noticed."""
 
     async def story() -> list[SendResult | None]:
         async with AsyncProducer(cluster.name_server) as producer:
@@ -153,7 +153,7 @@ def test_a_connection_whose_answer_trickles_is_replaced(
     assert isinstance(outcomes[0], AnswerTimeoutError)
 
 
-def test_a_restarted_name_server_takes_no_route_away(
+def test_a_restarted_name_server_removes_no_route(
     cluster: Cluster, silent: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A restarted name server does not know the topic, so the client keeps the old route and logs that."""
@@ -174,10 +174,10 @@ def test_a_restarted_name_server_takes_no_route_away(
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
-def test_a_mute_name_server_keeps_no_send_from_its_broker(
+def test_an_unresponsive_name_server_delays_no_send(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_loop: bool
 ) -> None:
-    """A silent name server blocks no send, neither after a failed send nor after the route's age."""
+    """A send is not delayed, neither after a failed send nor when its route is too old."""
     monkeypatch.setattr(aio_instance if is_loop else instance, "DOUBT_WAIT_S", 0.05)
     with ExitStack() as stack:
         runtime = ShiftedRuntime()
@@ -194,7 +194,7 @@ EXITS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit
 
 
 def raises(error: type[BaseException]) -> Callable[..., Any]:
-    """A callback that raises this exception."""
+    """Return a callback that raises this exception."""
 
     def called(*_said: object, **_more: object) -> None:
         raise error
@@ -218,7 +218,7 @@ class Hook:
 
 
 @pytest.mark.parametrize(("error", "hooks"), [*((error, []) for error in EXITS), (None, [Hook()])])
-def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
+def test_a_callback_that_exits_ends_neither_its_thread_nor_the_process(
     error: type[BaseException] | None, hooks: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The exit of a callback or hook is logged, other callbacks run, and the next send is stored."""
@@ -236,7 +236,7 @@ def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
 
 
 @pytest.mark.parametrize("error", EXITS)
-def test_what_is_due_later_or_what_a_broker_asks_may_exit_too(
+def test_an_exit_in_on_assigned_or_a_reply_callback_stops_no_thread(
     error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     """If `on_assigned` or a reply's callback exits, later actions run and the connection's reader continues."""
@@ -261,8 +261,8 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize(("lacks", "words"), [("descriptors", "Too many open files"), ("threads", "start new thread")])
-def test_a_connection_that_cannot_be_served_is_told_of_and_leaves_nothing(lacks: str, words: str) -> None:
-    """If descriptors run out, sends raise; as soon as one is free the same producer sends."""
+def test_a_connection_without_a_thread_or_descriptor_raises_and_leaves_nothing(lacks: str, words: str) -> None:
+    """If threads or descriptors run out, a send raises. Once they are free again, the same producer sends."""
     server, runtime = OneServer(), Machine()
     with server.served() as scripted, Producer(scripted.address, runtime=runtime) as producer:
         runtime.has_descriptors = lacks != "descriptors"
@@ -290,7 +290,7 @@ class Interrupted(Machine):
         return thread
 
 
-def test_one_that_is_interrupted_while_it_connects_leaves_nothing() -> None:
+def test_an_interrupted_connect_leaves_nothing() -> None:
     """After an interrupt during a connect the thread ends silently, and the next send connects again."""
     server, runtime = OneServer(), Interrupted()
     before = threading.active_count()
@@ -303,16 +303,14 @@ def test_one_that_is_interrupted_while_it_connects_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("other", ["nowhere", "", "127.0.0.1:0", "127.0.0.1:70000", " :10911", "127.0.0.1:x"])
-def test_a_route_that_leads_nowhere_at_one_broker_is_one_of_the_others(
-    other: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_without_a_valid_address_is_left_out_of_a_route(other: str, caplog: pytest.LogCaptureFixture) -> None:
     server = OneServer(route=lambda address: route_of(("a", other), ("b", address)))
     with server.served() as scripted, Producer(scripted.address) as producer:
         assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
     assert "leads nowhere at broker a" in caplog.text
 
 
-def test_a_route_that_leads_nowhere_at_all_is_no_route(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_route_without_a_valid_address_counts_as_missing(caplog: pytest.LogCaptureFixture) -> None:
     """A route without any broker raises the same error as a missing route."""
     caplog.set_level(logging.WARNING)
     server = OneServer(route=lambda _address: route_of(("b", "nowhere")))
@@ -325,7 +323,7 @@ def test_a_route_that_leads_nowhere_at_all_is_no_route(caplog: pytest.LogCapture
     assert "'nowhere' is not an address" in caplog.text
 
 
-def test_a_body_is_sent_as_it_was_when_it_was_given() -> None:
+def test_a_body_is_copied_when_send_is_called() -> None:
     """A later change of the body's buffer does not change the message, whatever the buffer's items are."""
     bodies: list[bytes] = []
     server = OneServer()
@@ -373,7 +371,7 @@ BUFFERS: list[tuple[Any, bytes | str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(BUFFERS)))
-def test_a_buffer_is_as_long_as_its_bytes(number: int) -> None:
+def test_the_size_of_a_buffer_is_counted_in_bytes(number: int) -> None:
     """The client sends a buffer of any item type and dimension unchanged, or refuses it for its size in bytes."""
     body, outcome = BUFFERS[number]
     message = OutgoingMessage(body)
@@ -393,7 +391,7 @@ def test_a_buffer_is_as_long_as_its_bytes(number: int) -> None:
             write()
 
 
-def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
+def test_a_request_is_copied_when_it_is_made() -> None:
     """A request on an event loop copies its buffer and properties before it waits for a route."""
     bodies: list[tuple[bytes, bool]] = []
     server, codes = OneServer(), list[int]()
@@ -439,7 +437,7 @@ def first() -> Iterator[ScriptedServer]:
         yield server
 
 
-def test_the_one_that_answered_last_is_asked_first() -> None:
+def test_the_name_server_that_answered_last_is_asked_first() -> None:
     """The name server that answered last is asked first, and the others in their order after it."""
     servers = NameServers("a:1;b:2;c:3")
     assert servers.in_turn() == [("a", 1), ("b", 2), ("c", 3)]
@@ -447,8 +445,8 @@ def test_the_one_that_answered_last_is_asked_first() -> None:
     assert servers.in_turn() == [("b", 2), ("c", 3), ("a", 1)]
 
 
-def test_one_that_does_not_answer_is_asked_once_a_client(name_server: str, first: ScriptedServer) -> None:
-    """A silent name server cost 3 s for each topic, which delayed the heartbeats, so it is asked only once."""
+def test_a_client_asks_a_silent_name_server_only_once(name_server: str, first: ScriptedServer) -> None:
+    """A silent name server once cost 3 s for each topic, which delayed the heartbeats."""
     names = f"{first.address};{name_server}"
     topics = [f"Named-{number}" for number in range(4)]
     with Producer(names) as producer:
@@ -471,7 +469,7 @@ def test_one_that_does_not_answer_is_asked_once_a_client(name_server: str, first
     assert len(first.received) == 3
 
 
-def test_an_admin_asks_the_next_one_too(name_server: str, first: ScriptedServer) -> None:
+def test_an_admin_asks_the_next_name_server_too(name_server: str, first: ScriptedServer) -> None:
     """If the first name server is silent, an `Admin` asks the next one."""
     with Admin(f"{first.address};{name_server}") as admin:
         assert admin.masters()
@@ -482,7 +480,7 @@ def test_an_admin_asks_the_next_one_too(name_server: str, first: ScriptedServer)
 
 
 @pytest.mark.parametrize(("is_closed", "words"), [(True, "is closed"), (False, "the name server")])
-def test_an_admin_says_that_it_is_closed_or_what_a_name_server_refuses(is_closed: bool, words: str) -> None:
+def test_an_admin_reports_that_it_is_closed_or_that_a_name_server_refuses(is_closed: bool, words: str) -> None:
     """A refusal by a name server raises an error, and is not taken for an empty answer."""
 
     def refuse(peer: Peer, command: Command) -> None:

@@ -45,7 +45,7 @@ def is_alike(bad: Told, good: Told, count: int) -> bool:
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
-def test_sends_are_told_and_counted(is_loop: bool) -> None:
+def test_hooks_see_each_send_and_sends_are_counted(is_loop: bool) -> None:
     """A hook is called once per send, with the result of all tries; a raising hook stops no send and no other hook."""
     busy, bad, good = OneServer(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL), Told(is_bad=True), Told()
     with busy.served() as server, ExitStack() as stack:
@@ -70,7 +70,7 @@ def test_sends_are_told_and_counted(is_loop: bool) -> None:
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
-def test_sends_of_callbacks_are_told_and_counted_too(is_loop: bool) -> None:
+def test_hooks_see_sends_with_callbacks_too(is_loop: bool) -> None:
     """Callback sends are counted once each, whether retried, refused, or never begun."""
     busy, bad, good = OneServer(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL), Told(is_bad=True), Told()
     outcomes: list[object] = []
@@ -98,7 +98,7 @@ def test_sends_of_callbacks_are_told_and_counted_too(is_loop: bool) -> None:
     assert (found.sends, found.failures, found.retries) == (3, 2, 1)
 
 
-def test_cancelled_sends_are_told_and_counted_as_failures() -> None:
+def test_hooks_see_cancelled_sends_as_failures() -> None:
     """A send that is cancelled before it has begun is not counted."""
     busy, good = OneServer(), Told()
 
@@ -129,7 +129,7 @@ def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
 def test_hooks_see_what_listeners_get(clients: Clients, topic: str, is_orderly: bool) -> None:
     """Hooks get the messages, the result and the error text of each call, and a raising hook changes nothing.
 
-    A message may be sent or delivered twice, so the test waits for each and not for a number of calls.
+    A message may be sent or delivered twice, so the test waits for each message and not for a number of calls.
     """
     bad, good = Told(is_bad=True), Told()
     bodies = [b"good"] if is_orderly else [b"good", b"later", b"raise"]
@@ -164,7 +164,7 @@ def lines_of(name_server: str, topic: str, count: int) -> list[tuple[list[str], 
     return found
 
 
-def test_the_trace_follows_a_message_from_its_send_to_its_end(clients: Clients, topic: str) -> None:
+def test_the_trace_has_lines_for_a_messages_send_and_consumption(clients: Clients, topic: str) -> None:
     """Trace lines have the fields of `TraceDataEncoder`, and the message's id and keys; traces are not traced."""
     with new_topic(clients.name_server, 1) as trace_topic, Tracing(clients.name_server, trace_topic) as tracing:
         sent = clients.producer(hooks=[tracing]).send(topic, b"x", tag="t", keys="k1")
@@ -192,7 +192,7 @@ def test_a_trace_that_cannot_be_written_is_dropped_and_counted(name_server: str,
 
 
 def sent_later(producer: Any, **options: Any) -> object:
-    """The argument of the callback of `send_nowait`."""
+    """Send with `send_nowait`, and return the argument of the callback."""
     told: list[object] = []
     producer.send_nowait("T", b"x", callback=told.append, **options)
     wait_until(lambda: bool(told))
@@ -200,7 +200,7 @@ def sent_later(producer: Any, **options: Any) -> object:
 
 
 def test_a_callback_is_never_called_before_its_send_returns() -> None:
-    """On an event loop this also holds if the send fails at once and its route is known."""
+    """On an event loop the callback also comes later if the route is known and the send fails at once."""
 
     def refuse(_queues: object) -> Any:
         raise ValueError("planted")
@@ -222,8 +222,8 @@ def test_a_callback_is_never_called_before_its_send_returns() -> None:
 
 @pytest.mark.parametrize("is_loop", [False, True])
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_broker_that_fails_is_left_alone(is_loop: bool, waits: bool) -> None:
-    """With `avoids_slow_brokers` the next sends use the other broker; without it each begins at the failed one."""
+def test_a_failing_broker_is_avoided_on_request(is_loop: bool, waits: bool) -> None:
+    """With `avoids_slow_brokers` the next sends use the other broker; without it each send begins at the failed one."""
     counts = []
     with ScriptedServer(busy) as bad:
         serve = OneServer(route=lambda address: route_of(("a", bad.address), ("b", address), queue_count=1))
@@ -275,7 +275,7 @@ def ids(spans: Sequence[ReadableSpan]) -> set[int]:
 def test_a_message_is_followed_from_its_send_to_its_listener(
     clients: Clients, topic: str, spans: OpenTelemetry, exporter: InMemorySpanExporter
 ) -> None:
-    """The message's properties carry the context of its creation; the spans of send and listener link to it."""
+    """A message's properties have the trace context of its creation, to which the spans of send and listener link."""
     current: list[Any] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> None:

@@ -73,7 +73,7 @@ def assert_over(consumer: PushConsumer, before: set[threading.Thread]) -> None:
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orderly: bool) -> None:
-    """The listener's result counts, the member leaves without a thread, and the next member continues at once.
+    """The listener's result counts, no thread of the member is left, and the next member continues at once.
 
     Callbacks get the topic's queue, and not that of the group's retry topic.
     """
@@ -107,8 +107,8 @@ def let_the_timer_share(consumer: PushConsumer) -> None:
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str, ours: bool) -> None:
-    """A callback about assigned queues may close its consumer, on any thread; no queue is begun afterwards."""
+def test_an_assignment_callback_may_close_its_consumer(name_server: str, topic: str, ours: bool) -> None:
+    """A callback about assigned queues may close its consumer on any thread, and then no queue is started."""
     before, closed = client_threads(), threading.Event()
 
     def share(_queue: MessageQueue, is_ours: bool) -> None:
@@ -151,7 +151,7 @@ def test_a_check_may_close_its_producer(name_server: str, topic: str) -> None:
         producer.send(topic, b"y", lambda: TransactionState.COMMIT)
 
 
-def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
+def test_a_failed_start_can_be_repeated(name_server: str) -> None:
     """A second start succeeds when the missing part is there, and starts no thread twice."""
     before = client_threads()
     name = f"late-{uuid.uuid4().hex}"
@@ -173,10 +173,10 @@ def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["push", "pull", "%DLQ%", "%RETRY%"])
-def test_a_consumer_waits_for_a_topic_that_is_made_later(
+def test_a_consumer_waits_for_a_topic_that_is_created_later(
     clients: Clients, topic: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other topics are read meanwhile; a client always waits for topics that brokers create on their own."""
+    """While it waits, the consumer reads its other topics. It always waits for topics that brokers create."""
     monkeypatch.setattr(group_member, "RETRY_S", 0.02)
     is_push, prefix = kind == "push", kind if kind.startswith("%") else ""
     late, heard = f"{prefix}late-{uuid.uuid4().hex}", Heard()
@@ -198,7 +198,7 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
 
 
 @pytest.mark.parametrize("kind", ["push", "orderly", "pull"])
-def test_each_call_fits_the_state_or_is_refused(clients: Clients, topic: str, kind: str) -> None:
+def test_a_call_that_does_not_fit_the_state_is_refused(clients: Clients, topic: str, kind: str) -> None:
     """Before the start and after the close a call is refused if it needs a running client; no thread is left."""
     before = client_threads()
     is_pull = kind == "pull"
@@ -276,7 +276,7 @@ def test_a_close_may_be_cancelled_at_every_await(name_server: str, empty_topic: 
             wait_until(lambda: socket_count() <= before)  # noqa: B023 - it is called at once
 
 
-def test_a_listener_that_is_not_to_be_cancelled_holds_no_close_up(
+def test_a_listener_that_ignores_cancellation_does_not_delay_a_close(
     name_server: str, empty_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A listener that ignores its cancellation is left behind, as on threads, and the log reports it."""
@@ -308,7 +308,7 @@ def test_a_listener_that_is_not_to_be_cancelled_holds_no_close_up(
     assert "are left behind" in caplog.text
 
 
-def test_who_closes_after_a_listener_did_waits_until_it_is_done(name_server: str, empty_topic: str) -> None:
+def test_a_second_close_waits_for_a_listeners_close(name_server: str, empty_topic: str) -> None:
     """A second close, such as the end of a `with`, waits until the offsets of the listener's messages are stored."""
 
     async def story() -> None:
@@ -332,7 +332,7 @@ def test_who_closes_after_a_listener_did_waits_until_it_is_done(name_server: str
         assert sum(row.lag for row in admin.offsets("closes", [empty_topic])) == 0
 
 
-def test_a_close_whose_loop_was_closed_is_begun_anew() -> None:
+def test_a_close_whose_event_loop_was_closed_starts_again() -> None:
     closing, done = Closing(), list[str]()
 
     async def work() -> None:
@@ -352,7 +352,7 @@ def test_a_close_whose_loop_was_closed_is_begun_anew() -> None:
 
 
 @pytest.mark.parametrize("kind", ["push", "pull", "transactions"])
-def test_a_close_that_is_interrupted_is_gone_on_with(
+def test_an_interrupted_close_is_continued_by_the_next_close(
     name_server: str, empty_topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After Ctrl-C at any wait of a close the next close does the rest, and no thread or connection is left."""
@@ -393,8 +393,8 @@ def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_a_producer_that_is_dropped_ends(name_server: str, topic: str) -> None:
-    """A dropped producer warns like an open file and ends; each of its sends still gets one result."""
+def test_a_garbage_collected_producer_ends(name_server: str, topic: str) -> None:
+    """A producer that was not closed warns like an open file and ends; each of its sends still gets one result."""
     told: SimpleQueue[SendResult | LongpollError] = SimpleQueue()
     producer = Producer(name_server)
     before = set(threading.enumerate())
@@ -407,8 +407,10 @@ def test_a_producer_that_is_dropped_ends(name_server: str, topic: str) -> None:
     assert told.empty()
 
 
-def test_one_that_asks_for_replies_ends_too(name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dropped producer with requests ends too; its timer checks whenever it sends heartbeats."""
+def test_a_garbage_collected_producer_with_requests_ends(
+    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer of a producer with requests checks at each heartbeat whether the producer still exists."""
     monkeypatch.setattr("longpoll_client.produce.requests.HEARTBEAT_S", 0.01)
     producer = Producer(name_server)
     producer.request_nowait(topic, b"anybody?", callback=lambda _reply: None, timeout_s=PATIENCE_S)
@@ -418,15 +420,15 @@ def test_one_that_asks_for_replies_ends_too(name_server: str, topic: str, monkey
     assert instance.is_abandoned
 
 
-def test_an_admin_that_is_dropped_ends(name_server: str) -> None:
-    """A dropped `Admin` ends with a warning too."""
+def test_a_garbage_collected_admin_ends(name_server: str) -> None:
+    """An `Admin` that was not closed ends with a warning too."""
     admin = Admin(name_server)
     assert admin.topic_names() is not None
     with pytest.warns(ResourceWarning, match="an Admin was dropped"):
         del admin
 
 
-def test_one_may_be_dropped_by_a_thread_that_has_its_lock(
+def test_a_producer_may_be_collected_on_a_thread_that_has_its_lock(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The garbage collector may run on a thread that has the client's lock; the connection still ends."""

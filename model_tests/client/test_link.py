@@ -56,12 +56,12 @@ def raising(_answer: Answer) -> None:
 
 
 def begun(exchange: Exchange, told: list[Answer], now_ns: int = 0, timeout_s: float = 3.0) -> int:
-    """A pull that waits for its answer."""
+    """Start a pull that waits for its answer; returns its opaque."""
     return exchange.begin(RequestCode.PULL_MESSAGE, told.append, now_ns, timeout_s)
 
 
-def test_answers_find_their_calls_and_cancelled_ones_nobody() -> None:
-    """Answers come in pieces and in any order; a cancelled call gets none, and a peer's request is no answer."""
+def test_an_answer_ends_its_call_unless_the_call_was_cancelled() -> None:
+    """Answers arrive in pieces and in any order. A request from the peer does not count as an answer."""
     exchange, told = Exchange("b:1"), list[Answer]()
     first, second, third = (begun(exchange, told) for _ in range(3))
     exchange.cancel(second)
@@ -80,7 +80,7 @@ def test_answers_find_their_calls_and_cancelled_ones_nobody() -> None:
     assert exchange.calls.pending == {}
 
 
-def test_an_unreadable_peer_is_lost() -> None:
+def test_an_unreadable_frame_closes_the_connection() -> None:
     """After an unreadable frame the connection is closed, because the start of the next frame is unknown."""
     exchange = Exchange("b:1")
     exchange.receive(b"\xff" * 8, 1)
@@ -88,7 +88,7 @@ def test_an_unreadable_peer_is_lost() -> None:
         exchange.next_command()
 
 
-def test_a_silent_connection_is_given_up_and_a_slow_answer_is_waited_for() -> None:
+def test_a_silent_connection_is_closed_and_a_slow_one_is_kept() -> None:
     """The first call after a second of silence closes the connection before its own timeout."""
     exchange, told = Exchange("b:1"), list[Answer]()
     begun(exchange, told, timeout_s=2.0)
@@ -108,8 +108,8 @@ def test_a_silent_connection_is_given_up_and_a_slow_answer_is_waited_for() -> No
         begun(exchange, told)
 
 
-def test_a_connection_that_never_ends_a_frame_is_given_up() -> None:
-    """A call that times out after the frame took this long closes the connection; an answered call does not."""
+def test_a_connection_that_never_completes_a_frame_is_closed() -> None:
+    """A call that times out after a frame was incomplete for `FRAME_S` closes the connection; other calls do not."""
     exchange, told, frame = Exchange("b:1"), list[Answer](), wire(Command(40, opaque=7))
 
     def feed(data: bytes, now_ns: int) -> None:
@@ -139,7 +139,7 @@ def test_a_connection_that_never_ends_a_frame_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("asked_ns", [0, 1])
-def test_a_frame_that_somebody_may_have_asked_for_is_waited_for(asked_ns: int) -> None:
+def test_a_slow_frame_that_may_answer_a_call_is_waited_for(asked_ns: int) -> None:
     """A slow answer of megabytes is not a fault, so its frame may take long."""
     exchange, told, frame = Exchange("b:1"), list[Answer](), wire(reply(Command(11, opaque=0), 0, body=b"big"))
     begun(exchange, told, now_ns=asked_ns, timeout_s=3 * FRAME_S)
@@ -158,7 +158,7 @@ def test_a_frame_that_somebody_may_have_asked_for_is_waited_for(asked_ns: int) -
     assert exchange.answered(answer) is not None
 
 
-def test_calls_that_are_abandoned_tell_of_silence_too() -> None:
+def test_abandoned_calls_show_a_silent_connection_too() -> None:
     """An abandoned call shows silence too, unless anything was received meanwhile or it was already answered."""
     exchange, told = Exchange("b:1"), list[Answer]()
     exchange.abandon(begun(exchange, told), S - 1)
@@ -175,7 +175,7 @@ def test_calls_that_are_abandoned_tell_of_silence_too() -> None:
     assert (told, exchange.calls.pending) == ([], {})
 
 
-def test_a_lost_connection_ends_every_call_and_takes_no_other() -> None:
+def test_a_lost_connection_ends_every_call_and_accepts_no_other() -> None:
     exchange, told = Exchange("b:1"), list[Answer]()
     begun(exchange, told)
     exchange.begin(RequestCode.HEART_BEAT, told.append, 0, 1.0)
@@ -186,7 +186,7 @@ def test_a_lost_connection_ends_every_call_and_takes_no_other() -> None:
         exchange.one_way_opaque(10)
 
 
-def test_each_call_ends_at_its_deadline_and_the_first_first() -> None:
+def test_calls_end_in_the_order_of_their_deadlines() -> None:
     """No call ends before its deadline or is forgotten, in whatever order the calls began."""
     exchange, told = Exchange("b:1"), list[Answer]()
     opaques = {s: begun(exchange, told, timeout_s=float(s)) for s in (5, 2, 9, 3, 7)}
@@ -205,7 +205,7 @@ def test_each_call_ends_at_its_deadline_and_the_first_first() -> None:
     assert exchange.calls.due_ns is None
 
 
-def test_looking_at_the_calls_that_wait_has_a_share_of_the_time_alone() -> None:
+def test_checking_deadlines_takes_a_bounded_share_of_the_time() -> None:
     """However short the added timeouts are, each is noticed within a microsecond per waiting call."""
     exchange, told = Exchange("b:1"), list[Answer]()
     for _number in range(10_000):
@@ -221,7 +221,7 @@ def test_looking_at_the_calls_that_wait_has_a_share_of_the_time_alone() -> None:
     assert max(ended) <= 10_200_000
 
 
-def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_calls_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     """The number and size of waiting calls are limited; ended calls leave nothing, and a raising callback is logged."""
     exchange, told = Exchange("b:1"), list[Answer]()
     for number in range(20_000):
@@ -243,7 +243,7 @@ def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
     assert "the callback of PULL_MESSAGE to b:1 failed" in caplog.text
 
 
-def test_requests_without_an_answer_get_none() -> None:
+def test_a_one_way_request_of_the_peer_is_not_answered() -> None:
     """A one-way request of the peer gets no answer, and any other request gets an answer with its opaque."""
     assert replied(Command(40, flag=int(CommandFlag.ONE_WAY)), 0, None, b"x") == []
     assert len(replied(Command(40), 0, None, b"x")) == 2
@@ -281,7 +281,7 @@ def test_a_route_is_kept_until_a_better_one_comes() -> None:
     assert (routes.address("a"), routes.addresses()) == ("b:2", ["b:2"])
 
 
-def test_a_borrowed_route_is_asked_for_again() -> None:
+def test_a_borrowed_route_is_looked_up_again() -> None:
     """A borrowed route has as many queues as the topic will have, and counts as old."""
     routes = Routes()
     borrowed = routes.learn("T", route_answer(), 4, 0)
@@ -311,7 +311,7 @@ def stored_at(msg_id: str = "broker-id", code: int = 0) -> Command:
 
 
 def asked_of(tries: SendAttempts, route: Route, outcomes: list[Command | ClientError], step_ns: int = 0) -> list[str]:
-    """The brokers that a send tries with these outcomes, each a step later."""
+    """Return the brokers that a send tries if its tries end with these outcomes, each try after `step_ns`."""
     turns, now_ns, found = count(), 0, []
     for outcome in outcomes:
         attempt = tries.begin(route, turns.__next__, now_ns)
@@ -322,13 +322,13 @@ def asked_of(tries: SendAttempts, route: Route, outcomes: list[Command | ClientE
     return found
 
 
-def test_queues_have_their_turn_and_a_second_try_goes_to_another_broker() -> None:
+def test_queues_take_turns_and_a_retry_goes_to_another_broker() -> None:
     lost = ConnectionLostError("gone")
     assert asked_of(SendAttempts(parcel(), None, 3 * S), TWO, [lost, lost, stored_at()]) == ["a0", "b1", "a0"]
     assert asked_of(SendAttempts(parcel(), None, 3 * S), ONE, [lost, stored_at()]) == ["a0", "a1"]
 
 
-def test_a_select_picks_every_try_and_none_that_is_not_there() -> None:
+def test_a_selector_picks_the_queue_of_every_try() -> None:
     """A selector picks the queue of every try; an unknown queue, or a selector with a queue number, is an error."""
     lost = AnswerTimeoutError("late")
     assert asked_of(SendAttempts(parcel(), lambda queues: queues[-1], S), TWO, [lost, lost, stored_at()]) == ["b1"] * 3
@@ -344,7 +344,7 @@ def test_a_select_picks_every_try_and_none_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("code", sorted({1, 2, 13, 14, 15, 16, 17, 215, 1500}))
-def test_only_answers_that_another_broker_may_not_give_are_tried_again(code: int) -> None:
+def test_only_failures_that_another_broker_may_not_have_are_retried(code: int) -> None:
     """Only codes that another broker may not give, and lost connections, are retried; codes are Java 5.5.0's."""
     assert {1, 2, 14, 16, 17, 1500} == RETRIED_CODES
     tries = SendAttempts(parcel(), None, S)
@@ -356,7 +356,7 @@ def test_only_answers_that_another_broker_may_not_give_are_tried_again(code: int
         assert (refused.value.code, refused.value.remark, tries.count) == (code, "no", 1)
 
 
-def test_it_ends_after_three_tries_or_when_the_time_is_up() -> None:
+def test_a_send_ends_after_three_tries_or_at_its_timeout() -> None:
     """The last failure is raised; the first try is always made, and each try gets the remaining time."""
     failures: list[ClientError] = [UnreachableError("1"), ConnectionLostError("2"), AnswerTimeoutError("3")]
     tries = SendAttempts(parcel(), None, 10 * S)
@@ -385,7 +385,7 @@ def test_which_failures_cast_doubt_on_a_route() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(SEND_SUCCESS_CODES))
-def test_results_name_each_message_s_place(code: int) -> None:
+def test_results_have_each_messages_queue_and_offset(code: int) -> None:
     """The broker names the queue; a batch has an id for each message, or one shared id."""
     tries = SendAttempts(parcel(3), None, S)
     tries.begin(TWO, count().__next__, 0)
@@ -399,7 +399,7 @@ def test_results_name_each_message_s_place(code: int) -> None:
     assert [one.broker_msg_id for one in shared] == ["x"] * 3
 
 
-def test_an_answer_that_cannot_be_read_is_not_tried_again() -> None:
+def test_a_send_with_an_unreadable_answer_is_not_retried() -> None:
     """The message may be stored, so a second send would make a copy."""
     with pytest.raises(ClientError, match="cannot be read"):
         asked_of(SendAttempts(parcel(), None, S), TWO, [Command(0, ext_fields={"queueId": "x"}), stored_at()])
@@ -416,7 +416,7 @@ LOST_AWAY_MS = 10_000
     ("latency_ms", "expected"),
     [(0, 0), (549.9, 0), (550, 2000), (1799, 2000), (1800, 5000), (3000, 6000), (5000, 10_000), (15_000, 30_000)],
 )
-def test_the_slower_it_was_the_longer_it_is_left_alone(latency_ms: float, expected: int) -> None:
+def test_a_slower_broker_is_avoided_for_longer(latency_ms: float, expected: int) -> None:
     """The slower a broker was, the longer it is avoided, by the table of `MQFaultStrategy` in 5.x."""
     assert away_ms(latency_ms) == expected
 
@@ -428,7 +428,7 @@ EVENTS = st.tuples(
 
 @example([("a", "served", 15_000, 0), ("a", "served", 550, 0), ("a", "served", 0, 3000)], None)
 @given(st.lists(EVENTS, max_size=20), st.sampled_from([None, *NAMES]))
-def test_it_prefers_as_java_does(events: list[tuple[str, str, int, int]], avoided: str | None) -> None:
+def test_brokers_are_preferred_as_in_java(events: list[tuple[str, str, int, int]], avoided: str | None) -> None:
     """The choice equals that of a simple model that keeps a log of all results."""
     slow, now_ms = SlowBrokers(), 0
     account: list[tuple[str, str, int]] = []
@@ -477,7 +477,7 @@ def test_one_bad_broker_costs_one_send_in_ten_seconds(outcome: object, took_ms: 
     assert 2 <= again.count("b") <= 3
 
 
-def test_a_message_that_nobody_takes_says_nothing_against_its_broker() -> None:
+def test_a_refused_message_does_not_make_its_broker_slow() -> None:
     """A quick refusal does not count as slow, and a send that names its queue even goes to a slow broker."""
     slow = SlowBrokers()
     tries = SendAttempts(single_parcel("P", "T", OutgoingMessage(b"x"), "0" * 32, 0), None, MS, slow)
@@ -495,7 +495,7 @@ def outcomes(told: SimpleQueue[object], count: int) -> list[object]:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_without_a_thread_each_is_told_at_once_and_later_ones_are_waited_for(count: int) -> None:
+def test_without_a_thread_waiting_callers_get_an_error_at_once(count: int) -> None:
     runtime, told = Machine(threads_max=0), SimpleQueue[object]()
     waits = SingleFlight(runtime, "waits")
     for _ in range(count):
@@ -509,7 +509,7 @@ def test_without_a_thread_each_is_told_at_once_and_later_ones_are_waited_for(cou
     waits.close()
 
 
-def test_one_thread_does_what_no_other_can_be_started_for() -> None:
+def test_one_thread_does_all_work_if_no_other_can_be_started() -> None:
     """If no other thread can be started, one thread runs the waiting work in order."""
     waits, told, goes_on = SingleFlight(Machine(threads_max=1), "waits"), SimpleQueue[object](), threading.Event()
     waits.wait(("route", "T"), lambda: goes_on.wait(PATIENCE_S), told.put)

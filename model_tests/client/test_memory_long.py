@@ -75,7 +75,7 @@ def used_after_each_part(directory: Path, messages: int) -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
-def test_the_client_keeps_nothing_of_what_it_sent_and_consumed(tmp_path: Path) -> None:
+def test_the_clients_memory_does_not_grow_with_the_number_of_messages(tmp_path: Path) -> None:
     """After all messages the memory without mapped files is within 10 % of its value after a twentieth of them."""
     command = (sys.executable, "-m", __name__, str(tmp_path / "store"), str(MESSAGES))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_700)

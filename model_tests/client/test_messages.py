@@ -72,7 +72,7 @@ def records(draw: st.DrawFn) -> bytes:
 
 
 def told(body: bytes) -> tuple[object, str]:
-    """The messages before the first unreadable one, and the problem of this one."""
+    """Return the messages before the first unreadable one, and the reason why that one is unreadable."""
     found, error = decode_readable(body)
     return found, str(error)
 
@@ -98,7 +98,7 @@ WHOLE = encode_record(
 @example([WHOLE], 84, b"\xff\xff\xff", 3)
 @example([WHOLE], 0, b"\xff", 1)
 @example([WHOLE], len(WHOLE) - 11, b"\x7f", 1)
-def test_both_ways_read_the_same(bodies: list[bytes], at: int, content: bytes, size: int) -> None:
+def test_the_fast_and_the_plain_reader_agree(bodies: list[bytes], at: int, content: bytes, size: int) -> None:
     """The fast and the plain reader agree on any records, also damaged or truncated ones."""
     whole = b"".join(bodies)
     spoiled = whole[:at] + content + whole[at + size :]
@@ -107,7 +107,7 @@ def test_both_ways_read_the_same(bodies: list[bytes], at: int, content: bytes, s
     assert told(spoiled) == plainly(spoiled)
 
 
-def test_what_nearly_every_record_is_goes_the_quick_way() -> None:
+def test_only_plain_records_are_read_on_the_fast_path() -> None:
     """The fast path leaves a damaged body, a compressed one, and half a record to the plain reader."""
     twice = WHOLE * 2
 
@@ -143,7 +143,7 @@ AFTER = st.sampled_from([b"", b"\x02", b"\x02C\x01d", b"\x02UNIQ_KEY\x01Z", b"\x
     2,
     "TTTUT",
 )
-def test_messages_that_are_like_the_last_ones_are_read_as_by_themselves(
+def test_messages_with_equal_properties_are_read_like_single_ones(
     groups: list[tuple[bytes, list[bytes], bytes]], most: int, topics: str
 ) -> None:
     """Messages that share bytes with earlier ones still get their own properties and topic."""
@@ -176,7 +176,7 @@ def read_with(encoded: list[bytes], topics: str = "T") -> list[ReceivedMessage]:
     return found
 
 
-def test_properties_like_the_last_ones_are_not_decoded() -> None:
+def test_equal_properties_are_not_decoded_again() -> None:
     alike = [b"TAGS\x01t\x02UNIQ_KEY\x01" + key for key in (b"A", b"B", b"C")]
     unlike = [b"KEYS\x01" + b"k" * size + b"\x02UNIQ_KEY\x01A" for size in range(1, 9)]
     with patch.object(messages, "decode_properties", wraps=decode_properties) as decode:
@@ -232,7 +232,7 @@ class Set(RealRuntime):
 
 @pytest.fixture(params=["UTC", "Asia/Shanghai", "America/New_York"])
 def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The sender's time zone."""
+    """Set the time zone of this process."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield
@@ -240,8 +240,8 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     time.tzset()
 
 
-def test_a_time_is_read_right_in_every_month_and_zone(zone: None) -> None:
-    """The time is right an hour, a day and 27 days later, also across a month or a change to summer time."""
+def test_the_time_of_an_id_is_right_in_every_month_and_time_zone(zone: None) -> None:
+    """An id is read correctly an hour, a day and 27 days later, also across a month or a change to summer time."""
     begin_ms = int(datetime(2027, 12, 30, 23, 59, tzinfo=UTC).timestamp()) * 1000
     runtime = Set(begin_ms)
     ids = MessageIds(runtime)
@@ -253,7 +253,7 @@ def test_a_time_is_read_right_in_every_month_and_zone(zone: None) -> None:
 
 
 @given(st.integers(0, 4_000_000_000_000))
-def test_a_month_holds_its_time_and_ends_where_the_next_begins(unix_ms: int) -> None:
+def test_a_months_milliseconds_fit_in_four_bytes(unix_ms: int) -> None:
     """Four bytes of milliseconds can hold every time of a month."""
     begin_ms, end_ms = month_of(unix_ms)
     assert begin_ms <= unix_ms < end_ms
@@ -270,7 +270,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=8))
 @example([("clock", 1), ("count", 65_535), ("clock", -1)])
-def test_no_two_ids_are_alike(steps: list[tuple[str, int]]) -> None:
+def test_ids_are_unique(steps: list[tuple[str, int]]) -> None:
     """Ids stay unique if the counter wraps, the clock is set, the month changes or the process forks."""
     runtime = Set(1_800_000_000_000)
     ids = MessageIds(runtime)
@@ -286,7 +286,7 @@ def test_no_two_ids_are_alike(steps: list[tuple[str, int]]) -> None:
     assert len(set(made)) == len(made)
 
 
-def test_threads_and_producers_make_ids_of_their_own() -> None:
+def test_threads_and_producers_make_unique_ids() -> None:
     """Four threads that share a producer, and another producer in the same process, make unique ids."""
     runtime = RealRuntime()
     shared, other = MessageIds(runtime), MessageIds(runtime)
@@ -317,7 +317,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("fork", ["os.fork", "ctypes.PyDLL(None).fork"])
-def test_a_forked_process_makes_ids_of_its_own(fork: str) -> None:
+def test_a_forked_process_makes_unique_ids(fork: str) -> None:
     script = FORKS.replace("FORK", fork)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     theirs, ours = done.stdout.splitlines()[:100], done.stdout.splitlines()[100:]
@@ -341,7 +341,7 @@ each_kind = pytest.mark.parametrize(
 
 @each_kind
 @given(body=st.binary(max_size=300), times=st.sampled_from([1, 7, 5000]))
-def test_what_is_packed_is_unpacked(kind: Compression, body: bytes, times: int) -> None:
+def test_a_compressed_body_is_decompressed(kind: Compression, body: bytes, times: int) -> None:
     """Unpacking works exactly up to the limit, and a truncated body is refused."""
     whole = body * times
     packed = pack(kind, whole)
@@ -357,7 +357,7 @@ def test_what_is_packed_is_unpacked(kind: Compression, body: bytes, times: int) 
 
 @each_kind
 @given(body=st.binary(max_size=200))
-def test_any_other_bytes_are_refused_and_nothing_else(kind: Compression, body: bytes) -> None:
+def test_invalid_compressed_bytes_raise_the_documented_error(kind: Compression, body: bytes) -> None:
     """Any other bytes raise only the error for an unreadable message."""
     for content in (body, pack(kind, b"x" * 100)[:7] + body):
         with pytest.raises(RemoteProtocolError, match=r"it is (not|cut)"):
@@ -365,8 +365,8 @@ def test_any_other_bytes_are_refused_and_nothing_else(kind: Compression, body: b
 
 
 @each_kind
-def test_a_bomb_is_refused_and_costs_no_more_memory_than_the_limit_allows(kind: Compression) -> None:
-    """100 MiB of zeros, packed into at most 1 MiB, are refused if only 1 MiB may come out."""
+def test_a_decompression_bomb_is_refused_within_the_memory_limit(kind: Compression) -> None:
+    """100 MiB of zeros, packed into at most 1 MiB, are refused if the limit for the unpacked body is 1 MiB."""
     packed = pack(kind, bytes(100 << 20))
     assert len(packed) < 1 << 20
     tracemalloc.start()
@@ -377,7 +377,7 @@ def test_a_bomb_is_refused_and_costs_no_more_memory_than_the_limit_allows(kind: 
     assert peak < 20 << 20
 
 
-def test_zlib_is_also_what_does_not_say_by_what_it_is_packed() -> None:
+def test_a_compressed_body_without_a_type_is_zlib() -> None:
     """Old clients send zlib without a type; an unknown type is refused, and an unpacked body is passed on."""
     assert unpack(MessageSysFlag.COMPRESSED, zlib.compress(b"old"), LIMIT) == b"old"
     assert unpack(0x300, b"not packed", LIMIT) == b"not packed"
@@ -391,7 +391,7 @@ def test_the_flags_are_javas() -> None:
 
 
 @pytest.mark.parametrize("kind", list(PACKAGES))
-def test_without_its_package_it_says_what_to_install(kind: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compression_package_is_named(kind: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error comes when a message arrives or a producer is made, and names the package to install."""
     for name in ("lz4", "lz4.frame", "zstandard"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -401,7 +401,7 @@ def test_without_its_package_it_says_what_to_install(kind: Compression, monkeypa
         Producer("127.0.0.1:1", compression=kind)
 
 
-def test_only_long_bodies_that_become_shorter_are_packed() -> None:
+def test_only_long_bodies_that_become_shorter_are_compressed() -> None:
     """As in Java, bodies above the limit are packed; random bytes, which do not shrink, and batches are not."""
 
     def flag(packing: Packing, body: bytes) -> int:
@@ -415,7 +415,7 @@ def test_only_long_bodies_that_become_shorter_are_packed() -> None:
     assert batch_parcel("G", "T", [OutgoingMessage(b"x" * 9999)], ["0" * 32], 0).sys_flag == 0
 
 
-def test_they_come_through_a_broker_as_they_were_sent(name_server: str, topic: str) -> None:
+def test_compressed_bodies_arrive_as_they_were_sent(name_server: str, topic: str) -> None:
     """Bodies packed with each installed package arrive unchanged, one-way too; the broker stores them packed."""
     body = b"0123456789" * 1000
     kinds = [None, *(kind for kind in Compression if kind not in MISSING)]
@@ -434,17 +434,17 @@ def test_they_come_through_a_broker_as_they_were_sent(name_server: str, topic: s
 
 @pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
 @pytest.mark.parametrize("size", [10, 64 << 10, 65 << 10, 4 << 20])
-def test_no_block_of_lz4_goes_on_from_the_one_before(size: int) -> None:
+def test_blocks_of_lz4_are_independent(size: int) -> None:
     """Java's `LZ4FrameInputStream` refuses frames without the flag of independent blocks (in the fifth byte).
 
-    Its client then never got a body of over 64 KiB, because it has more than one block.
+    Java's client then never delivered a body of over 64 KiB, which has more than one block.
     """
     assert pack(Compression.LZ4, bytes(size))[4] & 0x20
 
 
 @pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
 @pytest.mark.parametrize("frames", [1, 3])
-def test_a_few_bytes_of_lz4_may_be_many_pieces(frames: int) -> None:
+def test_a_few_bytes_of_lz4_may_decompress_to_many_pieces(frames: int) -> None:
     whole = bytes(3 * PIECE_SIZE + 7)
     packed = pack(Compression.LZ4, whole)
     assert len(packed) < LZ4_PIECE_SIZE
@@ -452,8 +452,8 @@ def test_a_few_bytes_of_lz4_may_be_many_pieces(frames: int) -> None:
 
 
 @pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
-def test_many_small_frames_of_lz4_take_no_longer_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader once copied the rest for each frame, which took half a minute for 3 MB."""
+def test_many_small_frames_of_lz4_are_decompressed_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader once copied the remaining input for each frame, which took half a minute for 3 MB."""
     package = importlib.import_module("lz4.frame")
     copied: list[int] = []
 

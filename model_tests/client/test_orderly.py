@@ -103,8 +103,10 @@ def two_kinds(clients: Clients, name_server: str) -> Iterator[Callable[..., Orde
 Make: TypeAlias = Callable[..., OrderlyMember]
 
 
-def test_a_queue_that_comes_back_waits_for_who_has_its_messages(name_server: str, topic: str, two_kinds: Make) -> None:
-    """A second listener must not get the first one's message, and consumed messages do not come again."""
+def test_a_returning_queue_waits_for_the_listener_that_has_its_messages(
+    name_server: str, topic: str, two_kinds: Make
+) -> None:
+    """A second listener must not get the first listener's message, and consumed messages are not delivered again."""
     send(name_server, topic, b"1", b"2", b"3")
     one = two_kinds(topic)
     one.start_held()
@@ -117,8 +119,8 @@ def test_a_queue_that_comes_back_waits_for_who_has_its_messages(name_server: str
     assert one.held.running_max == 1
 
 
-def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server: str, two_kinds: Make) -> None:
-    """A member got a second queue while it waited for its listener; its close must give the queue back at once."""
+def test_a_closing_member_gives_back_a_queue_that_it_has_not_started(name_server: str, two_kinds: Make) -> None:
+    """The closing member got a second queue while it waited for its listener, and must give this queue back at once."""
     with new_topic(name_server, 2) as topic:
         send(name_server, topic, b"1")
         one = two_kinds(topic)
@@ -139,7 +141,7 @@ def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server
 
 
 @pytest.mark.parametrize("is_given_up", [False, True], ids=["its-own", "given-up"])
-def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
+def test_a_closing_member_keeps_the_lock_of_a_hanging_listeners_queue(
     name_server: str, topic: str, two_kinds: Make, is_given_up: bool
 ) -> None:
     """The queue of a listener that is left behind stays locked, so no other listener gets the same message."""
@@ -156,7 +158,7 @@ def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
     assert (following.own, following.held.bodies) == (0, [])
 
 
-def test_the_next_member_begins_after_what_the_listener_consumed(name_server: str, topic: str, two_kinds: Make) -> None:
+def test_the_next_member_starts_after_the_consumed_messages(name_server: str, topic: str, two_kinds: Make) -> None:
     """The offset is stored after the listener has returned, and before the queue is unlocked."""
     send(name_server, topic, b"1", b"2")
     one, following = two_kinds(topic), two_kinds(topic, on_threads=True)
@@ -171,7 +173,7 @@ def test_the_next_member_begins_after_what_the_listener_consumed(name_server: st
     assert one.held.bodies == [b"1"]
 
 
-def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
+def test_a_reset_releases_the_lock_for_the_next_owner(
     clients: Clients, topic: str, two_kinds: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An administrator resets the group (request 220), and the next owner begins at the new offset."""
@@ -201,7 +203,7 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
 
 
 def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
-    """If a queue were unlocked earlier, its last messages would come twice.
+    """If a queue were unlocked earlier, its last messages would be delivered twice.
 
     A queue that was given up is unlocked when its listener returns, or at the close if nothing released it before. A
     listener that returns while an offset is stored counts as busy: it may have consumed more than that offset says.
@@ -255,7 +257,7 @@ def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
     assert asked == [*stored, (RequestCode.UNLOCK_BATCH_MQ, 1)]
 
 
-def test_who_has_lost_the_lock_sends_no_dead_letter() -> None:
+def test_a_member_that_has_lost_the_lock_sends_no_dead_letter() -> None:
     """Another member may have the queue and the message, so a member without the lock sends no dead letter."""
     puller = mock.Mock(is_locked=True, is_dropped=False, defer=lambda _later: False, first=lambda _count: [MESSAGE])
     of: Any = mock.Mock(config=MemberConfig(group="G"), retry_topic="%RETRY%G")
@@ -274,7 +276,7 @@ def test_who_has_lost_the_lock_sends_no_dead_letter() -> None:
     of.release_soon.assert_called_once_with(puller)
 
 
-def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
+def test_only_the_waiting_owner_is_notified_of_a_released_queue() -> None:
     """The waiting owner is notified at once; otherwise the queue would start at the next rebalance, after 20 s."""
     leaving, queue = RevokedQueues(), MessageQueue(topic="T", broker_name="b", queue_id=0)
     puller = mock.Mock(queue=queue)
@@ -294,7 +296,7 @@ def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
     assert not leave(is_wanted_since=False)
 
 
-def test_a_coroutine_that_hangs_is_put_off_in_its_place(name_server: str, topic: str) -> None:
+def test_the_message_of_a_hanging_coroutine_is_retried_in_order(name_server: str, topic: str) -> None:
     """A coroutine is cancelled after its time limit, and its message comes again before the next one."""
     tries: list[tuple[bytes, int]] = []
 

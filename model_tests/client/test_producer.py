@@ -62,7 +62,7 @@ from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """The name server of a broker for this test, because the group has one name in every test."""
+    """Start a broker for this test alone, because every test uses the same group; returns its name server."""
     return name_server_of(broker)
 
 
@@ -77,9 +77,7 @@ def name_server(broker: Broker) -> str:
         ([OutgoingMessage(b"x", tag="\ud800")], "not Unicode"),
     ],
 )
-def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
-    messages: Sequence[OutgoingMessage], words: str
-) -> None:
+def test_an_invalid_batch_is_refused_before_it_is_sent(messages: Sequence[OutgoingMessage], words: str) -> None:
     """A batch with text that no frame can hold is refused like a single message."""
     kind = LocalProtocolError if words == "not Unicode" else ConfigError
     with ScriptedServer(mute) as server:
@@ -93,8 +91,8 @@ def busy(peer: Peer, command: Command) -> None:
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
-def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
-    """Each callback is called once, with a result, an error, or the close; a wrong call raises at once."""
+def test_each_callback_is_called_once_whatever_fails(is_loop: bool) -> None:
+    """A callback gets a result or an error, also at a close. An invalid call raises at once."""
     told: list[object] = []
 
     def tell(outcome: object) -> None:
@@ -126,7 +124,7 @@ def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
     assert isinstance(told[9], ClientError)
 
 
-def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
+def test_a_topic_without_permission_is_reported(name_server: str) -> None:
     """Writing to a read-only topic and reading a write-only topic each give an error of one line."""
     with new_topic(name_server, 1) as topic, Producer(name_server) as producer, Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.READ)
@@ -138,7 +136,7 @@ def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
         assert producer.send(topic, b"x").queue_offset == 0
 
 
-def test_what_there_is_can_be_asked_and_changed(clients: Clients, topic: str) -> None:
+def test_an_admin_lists_and_changes_topics_groups_and_offsets(clients: Clients, topic: str) -> None:
     """`Admin` lists and changes topics, groups, members and offsets."""
     admin, made = clients.admin(), f"made-{topic}"
     admin.create_topic(made, 2)
@@ -179,7 +177,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def loses_first() -> Callable[[Peer, Command], None]:
-    """Close the first connection that brings a message, and then store messages."""
+    """Return a handler that closes the first connection with a message, and stores the messages of others."""
     lost: list[Peer] = []
 
     def handle(peer: Peer, command: Command) -> None:
@@ -213,7 +211,7 @@ def wait_connecting(producer: Producer, cluster: Cluster) -> None:
     wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
 
 
-def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: threading.Event) -> None:
+def test_a_send_does_not_wait_for_a_connection_of_another_send(cluster: Cluster, released: threading.Event) -> None:
     told: dict[str, object] = {}
     with Producer(cluster.name_server) as producer:
         producer.send_nowait("bad", b"x", callback=lambda outcome: told.setdefault("bad", outcome))
@@ -226,7 +224,7 @@ def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: thre
     assert all(isinstance(outcome, SendResult) for outcome in told.values()), told
 
 
-def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, released: threading.Event) -> None:
+def test_a_close_ends_sends_that_wait_for_a_connection(cluster: Cluster, released: threading.Event) -> None:
     """A close calls each waiting callback once, and leaves no thread behind."""
     told: list[object] = []
 
@@ -245,9 +243,7 @@ def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, releas
     wait_until(lambda: not any(thread.name == "sends-again" for thread in threading.enumerate()))
 
 
-def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
-    cluster: Cluster, released: threading.Event
-) -> None:
+def test_a_send_that_times_out_while_it_connects_is_not_sent(cluster: Cluster, released: threading.Event) -> None:
     """A send that has timed out while it connected is not sent, because the broker would store it."""
     told: list[object] = []
     runtime = ShiftedRuntime()
@@ -261,7 +257,7 @@ def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
     assert "the time-out passed" in str(told[0])
 
 
-def test_a_mistake_of_who_picks_queues_is_told(cluster: Cluster) -> None:
+def test_an_error_of_the_queue_selector_is_raised(cluster: Cluster) -> None:
     """An error in the queue selector reaches the caller, also at a second try."""
     told: list[object] = []
     picked = iter([0])
@@ -272,8 +268,8 @@ def test_a_mistake_of_who_picks_queues_is_told(cluster: Cluster) -> None:
     assert isinstance(told[0], ClientError)
 
 
-def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
-    """Later callers share the work and its exception, and a closed client fails them at once."""
+def test_concurrent_callers_share_one_look_up() -> None:
+    """Callers of the same look-up share its result or exception, and a closed client raises at once."""
     waits = SingleFlight(RUNTIME, "waits")
     going, begun, told = threading.Event(), list[int](), list[object]()
 
@@ -330,7 +326,7 @@ async def outcome(sending: Awaitable[object]) -> object:
 
 
 @pytest.mark.parametrize("where", ["broker", "name server", "connecting"])
-def test_a_mute_server_delays_no_unrelated_call(cluster: Cluster, where: str) -> None:
+def test_an_unresponsive_server_delays_no_unrelated_call(cluster: Cluster, where: str) -> None:
     """40 sends wait for a silent server, and a send to another broker completes at once."""
     if where == "connecting":
         listening = socket.create_server(("127.0.0.1", 0), backlog=0)
@@ -363,7 +359,7 @@ def test_a_mute_server_delays_no_unrelated_call(cluster: Cluster, where: str) ->
     run(cluster, story)
 
 
-def test_a_time_out_of_the_send_is_no_late_reply(cluster: Cluster) -> None:
+def test_a_timeout_of_the_send_is_not_reported_as_a_missing_reply(cluster: Cluster) -> None:
     """If the send of a request times out, the error says so, because no reply is expected yet."""
 
     async def unanswered(_properties: object) -> None:
@@ -377,7 +373,7 @@ def test_a_time_out_of_the_send_is_no_late_reply(cluster: Cluster) -> None:
 
 
 def test_a_send_may_be_cancelled_at_every_await(cluster: Cluster) -> None:
-    """A cancelled send leaves no call at any await, and the next send works."""
+    """No call remains after a cancelled send, and the next send works."""
     story_turns: list[int] = []
 
     async def story(_producer: AsyncProducer) -> None:
@@ -403,7 +399,7 @@ def test_a_send_may_be_cancelled_at_every_await(cluster: Cluster) -> None:
     assert len(story_turns) > 2
 
 
-def test_one_that_is_cancelled_takes_no_other_with_it(cluster: Cluster) -> None:
+def test_a_cancelled_send_does_not_cancel_other_sends(cluster: Cluster) -> None:
     """Other sends that wait for the same connection and route continue."""
 
     async def story(producer: AsyncProducer) -> None:
@@ -417,7 +413,7 @@ def test_one_that_is_cancelled_takes_no_other_with_it(cluster: Cluster) -> None:
     run(cluster, story)
 
 
-def test_close_ends_what_is_on_its_way(cluster: Cluster) -> None:
+def test_close_ends_pending_sends(cluster: Cluster) -> None:
     """Each pending send gets one error, whether it waits for an answer, a route or a connection."""
     cluster.serve("bad", mute)
 
@@ -441,9 +437,7 @@ def test_close_ends_what_is_on_its_way(cluster: Cluster) -> None:
     run(cluster, story)
 
 
-def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_little_is_buffered_for_a_peer_that_does_not_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """100 sends of 1 MiB wait before they are written and end in time, while other brokers are served."""
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(connection, "CALL_TIMEOUT_S", 0.1)
@@ -481,7 +475,7 @@ class OtherTransport:
 
 
 class OtherLoop(asyncio.SelectorEventLoop):
-    """An event loop whose connections have such transports."""
+    """An event loop whose connections use `OtherTransport`."""
 
     async def create_connection(self, protocol_factory: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
         protocol = protocol_factory()
@@ -490,7 +484,7 @@ class OtherLoop(asyncio.SelectorEventLoop):
         return await super().create_connection(lambda: protocol, *arguments, **options)
 
 
-def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
+def test_a_producer_runs_on_other_event_loops_than_asyncios(cluster: Cluster) -> None:
 
     async def story() -> None:
         async with asyncio.timeout(PATIENCE_S), AsyncProducer(cluster.name_server) as producer:
@@ -500,8 +494,8 @@ def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
         runner.run(story())
 
 
-def test_it_belongs_to_one_loop(cluster: Cluster) -> None:
-    """Another event loop gets an error at once, even after the first loop is closed."""
+def test_a_producer_belongs_to_one_event_loop(cluster: Cluster) -> None:
+    """A call on another event loop raises at once, even after the first loop is closed."""
     producer = AsyncProducer(cluster.name_server)
 
     async def first() -> None:
@@ -539,7 +533,7 @@ def test_requests_are_signed(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("topic", ["T", "%RETRY%G%d"])
-def test_a_template_writes_what_the_plain_way_writes(topic: str) -> None:
+def test_a_template_writes_the_same_bytes_as_the_plain_encoder(topic: str) -> None:
     """The template encoder equals the plain encoder in every byte, for any properties, also at its second use."""
     templates, plain = HeadTemplates(), Exchange("b:1")
     parcels: list[Parcel] = [
@@ -554,7 +548,7 @@ def test_a_template_writes_what_the_plain_way_writes(topic: str) -> None:
         assert b"".join(written) == b"".join(expected)
 
 
-def test_what_an_answer_leads_to_is_sent_before_anything_that_it_has_woken() -> None:
+def test_the_next_pull_is_sent_before_the_listener_runs() -> None:
     """The next pull is written before the listener gets the messages of the last one."""
     sent: list[bytes] = []
 
@@ -591,7 +585,7 @@ def test_what_an_answer_leads_to_is_sent_before_anything_that_it_has_woken() -> 
 
 
 @pytest.mark.parametrize("is_loop", [False, True], ids=["threads", "loop"])
-def test_a_producer_that_has_sent_is_known_to_its_broker(broker: Broker, is_loop: bool) -> None:
+def test_a_producer_that_has_sent_sends_heartbeats(broker: Broker, is_loop: bool) -> None:
     """Each new connection and each fresh route is followed by a heartbeat."""
     name_server = "{}:{}".format(*broker.name_server_address)
     with ExitStack() as stack, RawClient(broker.address) as client:

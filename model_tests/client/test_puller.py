@@ -136,7 +136,7 @@ def found(first: int, count: int) -> Command:
     return Command(ResponseCode.SUCCESS, 1, 1, header.encode(), memoryview(body))
 
 
-def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
+def test_pulling_continues_from_a_moved_offset_at_once() -> None:
     """The client continues at once from a moved offset; if no broker serves the queue, it pauses before each pull."""
     calls = Calls()
     puller_of(calls).pull()
@@ -164,7 +164,7 @@ def answered(body: bytes, fields: dict[str, str] | None = None) -> Command:
         (answered(b"", {"suggestWhichBrokerId": "x"}), "not a whole number"),
     ],
 )
-def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
+def test_a_failed_pull_is_retried_from_the_same_offset(
     failing: Command, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unreadable message is pulled again at once and alone; after other failures the client pauses first."""
@@ -180,10 +180,10 @@ def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
     assert calls.asked == [5, 5]
 
 
-def test_a_pull_commits_no_offset_and_waits_longer_than_it_asks_to_be_held() -> None:
+def test_a_pull_commits_no_offset_and_times_out_later_than_its_hold() -> None:
     """Java's broker may apply a pull's commit after a later store, and the group would get messages again.
 
-    An answer at the deadline still needs its time on the network, for which there is a setting.
+    An answer at the deadline needs time on the network, so the timeout is longer than the hold by a setting.
     """
     calls = Calls()
     puller_of(calls).pull()
@@ -193,8 +193,8 @@ def test_a_pull_commits_no_offset_and_waits_longer_than_it_asks_to_be_held() -> 
     assert timeout_s > hold_ms / 1000 > 0
 
 
-def test_nothing_is_lost_that_threads_note_while_answers_come() -> None:
-    """Every consumed message is removed once and counted once, while threads note others."""
+def test_no_message_is_lost_when_threads_consume_while_answers_arrive() -> None:
+    """Every consumed message is removed once and counted once, while other threads consume too."""
     calls = Calls()
     count, at_once = 2000, 32
     messages: list[ReceivedMessage] = []
@@ -224,7 +224,7 @@ def test_nothing_is_lost_that_threads_note_while_answers_come() -> None:
     assert (counts.consumed_count, counts.later_count, counts.consume_ms) == (count // 2, count // 2, count)
 
 
-def test_messages_that_were_not_asked_for_are_not_delivered() -> None:
+def test_messages_that_were_not_requested_are_not_delivered() -> None:
     """An answer with a message before the offset, a repeated or an unordered one is refused, and pulled again later."""
     for wrong in ([4], [5, 5], [5, 7, 6]):
         calls = Calls()
@@ -235,7 +235,7 @@ def test_messages_that_were_not_asked_for_are_not_delivered() -> None:
         assert (batches, calls.asked, len(calls.rests)) == ([], [5], 1)
 
 
-def test_each_topic_is_counted_by_itself() -> None:
+def test_each_topic_is_counted_separately() -> None:
     """Counts are kept per topic, and a topic without consumed messages is not reported."""
     statistics = Statistics(RealRuntime())
     for topic, count, is_consumed in (("A", 1, True), ("B", 2, True), ("B", 3, False), ("A", 4, True), ("A", 5, False)):
@@ -271,7 +271,7 @@ def test_counts_are_those_of_a_plain_list(steps: list[tuple[int, int]], chance: 
     assert (queue.count, queue.size, queue.offset_done) == (0, 0, end)
 
 
-def test_each_limit_stops_by_its_name() -> None:
+def test_each_limit_stops_pulling_and_is_named() -> None:
     """A queue stops with the name of the limit that is reached, and runs below all limits."""
     queue = ProcessQueue(0)
     queue.put([message(0, 10), message(9, 10)], 10)
@@ -294,7 +294,7 @@ RETRY = MessageQueue(topic="%RETRY%G", broker_name="a", queue_id=0)
 
 
 class OneQueue(Answers):
-    """A broker of one queue; it answers `told_for_none`, or 22 for None, until an offset is stored."""
+    """A broker of one queue. It answers `told_for_none`, or code 22 if that is None, until an offset is stored."""
 
     def __init__(self) -> None:
         super().__init__(self._asked)
@@ -344,12 +344,12 @@ def one_queue() -> OneQueue:
 @pytest.mark.parametrize(
     ("start_at", "begun"), [("first", FIRST), ("last", 5), (datetime.fromtimestamp(1.7e9, UTC), 3)]
 )
-def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
+def test_a_group_continues_at_its_offset_whatever_start_at_says(
     one_queue: OneQueue, start_at: StartAt, begun: int
 ) -> None:
     """The first member begins as configured, and the next one at the group's offset; 4.x reports 0 for a new group."""
     first, second = RemoteOffsets("G", start_at), RemoteOffsets("G", start_at)
-    # The first message does not need the table.
+    # A start at the first message does not need the broker's table of offsets.
     one_queue.told_for_none, one_queue.refuses_tables = 0, start_at == "first"
     assert one_queue.begin(first) == begun
     assert one_queue.stored == begun
@@ -359,7 +359,7 @@ def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
     assert one_queue.begin(first) == 7
 
 
-def test_a_new_group_begins_at_the_end_where_it_may_not_see_the_table(one_queue: OneQueue) -> None:
+def test_a_new_group_starts_at_the_end_if_the_broker_hides_its_offsets(one_queue: OneQueue) -> None:
     one_queue.told_for_none, one_queue.refuses_tables, one_queue.may_answer_22 = 0, True, True
     assert one_queue.begin(RemoteOffsets("G", "stored")) == 0
     assert one_queue.begin(RemoteOffsets("G", "last")) == 5
@@ -371,7 +371,7 @@ def test_a_group_that_began_at_the_end_of_an_empty_queue_loses_nothing(
 ) -> None:
     """4.x reports offset 0 also for a group that has stored none, and the next member must not skip messages.
 
-    A broker of 5.x that does not show its table reports 0 only for a group that has stored it.
+    A broker of 5.x that does not show its table reports offset 0 only for a group that has stored offset 0.
     """
     one_queue.end, one_queue.refuses_tables = 0, refuses_tables
     assert one_queue.begin(RemoteOffsets("G", "last")) == 0
@@ -382,7 +382,7 @@ def test_a_group_that_began_at_the_end_of_an_empty_queue_loses_nothing(
 
 
 @pytest.mark.parametrize(("start_at", "begun"), [("first", FIRST), ("last", 5), ("stored", 5)])
-def test_a_queue_that_comes_back_goes_on_also_when_the_broker_has_forgotten_it(
+def test_a_queue_that_returns_continues_although_the_broker_lost_its_offset(
     one_queue: OneQueue, start_at: StartAt, begun: int
 ) -> None:
     """A member knows its old offset, so it does not begin at the end when the broker has lost the group's offset."""
@@ -395,7 +395,7 @@ def test_a_queue_that_comes_back_goes_on_also_when_the_broker_has_forgotten_it(
     assert one_queue.begin(member) == 7
 
 
-def test_what_was_sent_back_comes_again_wherever_the_group_begins(one_queue: OneQueue) -> None:
+def test_messages_sent_back_are_delivered_again_wherever_the_group_starts(one_queue: OneQueue) -> None:
     """The retry topic begins at 0 if no offset is stored, also for a group that begins at the end."""
     assert one_queue.begin(RemoteOffsets("G", "stored"), RETRY) == 0
     assert one_queue.begin(RemoteOffsets("G", "last"), RETRY) == 0
@@ -409,7 +409,7 @@ def rebalancer_of(puller: Any, *, is_busy: bool) -> Rebalancer:
     return Rebalancer(membership, assigned, RemoteOffsets("G", "stored"), locks, busy, anything, anything)
 
 
-def test_no_offset_is_stored_of_a_queue_that_another_member_may_have(one_queue: OneQueue) -> None:
+def test_no_offset_is_stored_for_a_queue_that_another_member_may_have(one_queue: OneQueue) -> None:
     """The other member may have stored a later offset by the time the listener returns, so nothing is stored."""
     puller = mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True, locked_until_ns=None)
     rebalancer = rebalancer_of(puller, is_busy=True)
@@ -433,7 +433,7 @@ def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue) ->
 
 
 def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue) -> None:
-    """A failed store is repeated, also for an offset that the broker had before; an acknowledged one is not."""
+    """A failed store is repeated, also for an offset that the broker had before; an acknowledged store is not."""
     member = RemoteOffsets("G", "stored")
     one_queue.begin(member)
     storing = member.store(FIRST_QUEUE, 6)
@@ -447,7 +447,7 @@ def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue) -> No
 
 
 @pytest.mark.parametrize("refusal", [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.SYSTEM_ERROR])
-def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(refusal: ResponseCode) -> None:
+def test_a_group_that_is_unknown_to_a_broker_starts(refusal: ResponseCode) -> None:
     """5.x refuses an offset of an unknown group (26), so the client sends it later; other refusals are errors."""
     kept = RemoteOffsets("G", "first")
 
@@ -474,7 +474,7 @@ def failed_pulls(consumer: PullConsumer) -> int:
 
 @pytest.mark.parametrize("bodies", [(BAD,), (b"1", BAD, BAD, b"2"), (BAD, b"1"), (b"1", b"2", BAD)])
 @pytest.mark.parametrize("what", [Unreadable.SKIP, Unreadable.DEAD_LETTER])
-def test_the_others_come_and_each_bad_one_is_told_of(
+def test_unreadable_messages_are_reported_and_the_others_are_delivered(
     name_server: str, topic: str, bodies: Sequence[bytes], what: Unreadable
 ) -> None:
     """An unreadable message anywhere is reported and skipped, and becomes a dead letter if so configured."""
@@ -505,7 +505,7 @@ def test_the_others_come_and_each_bad_one_is_told_of(
 def test_a_queue_stops_if_so_configured(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Earlier messages come, and then the queue is pulled again and again; no message counts as skipped."""
+    """Messages before the unreadable one are delivered, and then the queue is pulled repeatedly without skipping it."""
     monkeypatch.setattr(puller, "RETRY_S", 0.01)
     send(name_server, topic, b"1", BAD, b"2")
     with (
@@ -520,7 +520,7 @@ def test_a_queue_stops_if_so_configured(
     assert f"{topic} queue 0 offset 1 is unreadable and blocks its queue" in caplog.text
 
 
-def test_what_is_readable_the_second_time_is_no_bad_message(
+def test_a_message_that_is_readable_at_a_second_pull_is_delivered(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes that were damaged on the network are pulled again, and every message comes once."""
@@ -541,7 +541,7 @@ def test_what_is_readable_the_second_time_is_no_bad_message(
 
 
 @pytest.mark.parametrize("model", MessageModel)
-def test_a_listener_s_queue_goes_on_and_a_broadcast_one_too(name_server: str, topic: str, model: MessageModel) -> None:
+def test_a_listener_continues_after_an_unreadable_message(name_server: str, topic: str, model: MessageModel) -> None:
     """A broadcasting member sends nothing back, and a callback that raises loses no message."""
     heard, told = Heard(), list[UnreadableMessage]()
 
@@ -569,7 +569,7 @@ def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if words in record.getMessage()]
 
 
-def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
+def test_a_topic_without_read_permission_is_logged_and_read_once_permitted(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic without read permission gives one log line per rebalance, no error, and no lost message."""
@@ -604,7 +604,7 @@ def test_a_stored_offset_beyond_the_log_is_moved_to_its_end(broker: Broker, capl
         wait_until(lambda: broker.offsets.by_pair[f"{topic}@G"] == {0: 11})
 
 
-def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_failures_do_not_multiply_the_retries(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often queues are rebalanced, only one further try is scheduled."""
     due: list[Callable[[], object]] = []
     with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
@@ -621,7 +621,7 @@ def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch:
 
 
 @pytest.mark.parametrize("start_at", ["stored", "first"])
-def test_a_queue_that_was_created_again_begins_again(
+def test_a_queue_that_was_created_again_is_read_from_its_start(
     start_at: StartAt, name_server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Stored offsets belong to the deleted queue, so the new queue begins at 0 and no message is skipped."""

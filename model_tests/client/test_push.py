@@ -64,7 +64,7 @@ TEN: Final = [b"%d" % number for number in range(COUNT)]
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """The name server of a broker for this test, because the group has one name in every test."""
+    """Start a broker for this test alone, because every test uses the same group; returns its name server."""
     return name_server_of(broker)
 
 
@@ -72,8 +72,8 @@ def wait_consumed(consumer: Any, topic: str, count: int) -> None:
     wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count >= count)
 
 
-def test_a_listener_rejects_a_message_and_puts_one_off(clients: Clients, topic: str) -> None:
-    """A listener may raise or return its wish; after any other result the message is consumed."""
+def test_a_listener_may_reject_and_defer_messages(clients: Clients, topic: str) -> None:
+    """A listener does this by an exception or its result. After any other result the message counts as consumed."""
 
     def answer(message: ReceivedMessage) -> object:
         wanted = Reject() if b"bad" in message.body else Retry(delay_s=0.5) if message.attempt == 1 else None
@@ -91,7 +91,7 @@ def test_a_listener_rejects_a_message_and_puts_one_off(clients: Clients, topic: 
     assert sorted(heard.tries) == sorted([*((body, 0) for body in bad + late), *((body, 1) for body in late)])
 
 
-def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
+def test_a_hanging_listener_is_logged_and_its_message_is_redelivered(
     name_server: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After the time limit the message is sent back once, and a close does not wait for the listener for ever."""
@@ -109,9 +109,10 @@ def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
 
 @define(slots=False)
 class Watched(RealRuntime):
-    """A runtime whose clock stands still, until the check for hanging listeners sees half an hour more.
+    """A runtime whose clock stands still, then jumps by half an hour and runs the check for hanging listeners.
 
-    The jump happens at the `look_at`-th clock reading: first the listener's begin, second its end.
+    The jump happens at the `look_at`-th reading of the clock. The first reading is the listener's begin, the second its
+    end.
     """
 
     look_at: int = 0
@@ -158,14 +159,14 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
     return done, back
 
 
-def test_a_call_that_has_ended_in_time_is_not_found_to_hang() -> None:
+def test_a_listener_that_ends_in_time_does_not_count_as_hanging() -> None:
     runtime = Watched(look_at=2)
     done, back = consumed_at(runtime, lambda _messages: None)
     assert runtime.read_count == 3, "the clock was not read"
     assert (len(done), back) == (1, [])
 
 
-def test_the_answer_of_one_that_was_found_to_hang_is_of_no_account() -> None:
+def test_the_late_result_of_a_hanging_listener_is_ignored() -> None:
     """The message of a hanging listener was already sent back, so the listener's late result is ignored."""
     runtime = Watched()
 
@@ -178,7 +179,7 @@ def test_the_answer_of_one_that_was_found_to_hang_is_of_no_account() -> None:
     assert len(back) == 1
 
 
-def test_an_orderly_listener_that_hangs_holds_its_queue_up(
+def test_a_hanging_orderly_listener_blocks_its_queue(
     name_server: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A hanging orderly listener is logged once, and its queue continues in order when it returns."""
@@ -192,15 +193,15 @@ def test_an_orderly_listener_that_hangs_holds_its_queue_up(
             wait_until(lambda: held.bodies == [b"1", b"2"])
 
 
-def test_what_cannot_be_sent_back_is_given_again_from_here(
+def test_a_message_that_cannot_be_sent_back_is_redelivered_locally(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message is delivered again locally with one more try counted, which the broker does not know."""
+    """The client counts this try, which the broker does not know."""
     monkeypatch.setattr(group_member, "LOCAL_RETRY_S", 0.01)
     done: set[int] = set()
 
     def refuse(refused: Member, _message: ReceivedMessage, queue: MessageQueue, _level: int) -> None:
-        # The stored offset is that of the earlier tries, because a crash must not lose the waiting message.
+        # The stored offset does not move during the tries, because a crash must not lose the message that is tried.
         done.add(refused.assigned_queues.pullers()[queue].offset_done)
         raise RefusedError("CONSUMER_SEND_MSG_BACK", 1, "planted")
 
@@ -222,7 +223,7 @@ def test_an_orderly_message_is_a_dead_letter_after_its_tries(clients: Clients, b
     assert broker.store.visible_end("%DLQ%G", 0) == 1
 
 
-def test_a_queue_that_another_member_has_locked_is_left_alone(clients: Clients, topic: str) -> None:
+def test_a_queue_that_another_member_has_locked_is_not_read(clients: Clients, topic: str) -> None:
     """An orderly member waits for another member's lock, although the queue is assigned to it."""
     heard = Heard()
     send(clients.name_server, topic, b"x")
@@ -254,7 +255,7 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
     wait_until(lambda: (found := puller()) is not None and found.cached_count == 3)
     own = puller()
     assert own is not None
-    # From now on its pulls commit nothing; the next pull is sent while the listener waits.
+    # A pull is sent while the listener waits; later pulls commit no offset.
     wait_until(lambda: own._is_pulling)
     # Without the lock a waiting message is not delivered to the listener.
     held.wait()
@@ -268,7 +269,7 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
     assert broker.offsets.query(topic, "G", 0) == stored
 
 
-def test_a_listener_may_empty_the_list_that_it_is_given(
+def test_a_listener_may_empty_its_list_of_messages(
     name_server: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
 
@@ -288,7 +289,7 @@ def test_a_listener_may_empty_the_list_that_it_is_given(
 
 
 def test_a_batch_is_shared_among_threads_or_tasks_whose_listener_waits(clients: Clients, topic: str) -> None:
-    """Each message is consumed once, in lots of the configured size, by as many threads or tasks as configured."""
+    """Each message is consumed once, in calls of the configured size, by as many threads or tasks as configured."""
     got: list[list[bytes]] = []
     all_wait, at_once = threading.Barrier(3, timeout=PATIENCE_S), threading.Lock()
 
@@ -299,7 +300,7 @@ def test_a_batch_is_shared_among_threads_or_tasks_whose_listener_waits(clients: 
         if is_first:
             all_wait.wait()
 
-    # All threads and tasks wait by then, so one pull brings the whole batch.
+    # All threads and tasks wait by then, so one pull returns the whole batch.
     consumer = clients.pushing(topic, slow, thread_count=3, consume_count_max=3)
     clients.producer().send_batch(topic, [OutgoingMessage(body) for body in TEN])
     wait_consumed(consumer, topic, COUNT)
@@ -307,7 +308,7 @@ def test_a_batch_is_shared_among_threads_or_tasks_whose_listener_waits(clients: 
     assert max(map(len, got)) == 3
 
 
-def test_a_fault_of_ours_ends_neither_thread_nor_task(
+def test_an_internal_error_ends_neither_thread_nor_task(
     clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an internal error another thread, or the next task, consumes the remaining messages."""
@@ -382,7 +383,7 @@ def run_given(story: Callable[[], Awaitable[Given]]) -> None:
 
 
 @pytest.mark.parametrize("last", [0, COUNT - 1])
-def test_who_is_woken_by_the_listener_sees_what_it_has_consumed(last: int) -> None:
+def test_progress_is_visible_to_a_task_that_the_listener_wakes(last: int) -> None:
 
     async def story() -> Given:
         came = asyncio.Event()
@@ -401,7 +402,7 @@ def test_who_is_woken_by_the_listener_sees_what_it_has_consumed(last: int) -> No
     run_given(story)
 
 
-def test_a_queue_that_is_left_is_released_with_its_last_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revoked_queue_is_released_with_its_last_offset(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def story() -> Given:
         released: list[int] = []
@@ -415,7 +416,7 @@ def test_a_queue_that_is_left_is_released_with_its_last_offset(monkeypatch: pyte
     run_given(story)
 
 
-def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> None:
+def test_one_task_with_two_queues_reports_progress_to_each_queue() -> None:
 
     async def story() -> Given:
         given = Given(awaited, task_count=1)
@@ -429,7 +430,7 @@ def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> No
     run_given(story)
 
 
-def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:
+def test_the_progress_of_a_slow_listener_is_stored_at_once() -> None:
     """The client stores progress within a batch, because a crash would deliver the whole batch again."""
 
     async def story() -> Given:
@@ -448,7 +449,7 @@ def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("is_dropped", [False, True])
-def test_a_queue_that_is_paused_or_given_up_keeps_the_rest_of_its_batch(is_dropped: bool) -> None:
+def test_a_paused_or_revoked_queue_keeps_the_rest_of_its_batch(is_dropped: bool) -> None:
     """Messages in the listener stay pending, and after a resume the rest of the batch comes once."""
 
     async def story() -> Given:
@@ -483,7 +484,7 @@ def workers_of(count: int) -> Workers:
     return workers
 
 
-def test_a_task_is_begun_while_others_hang() -> None:
+def test_a_task_is_started_while_others_hang() -> None:
     """Each new task wakes another thread while others hang."""
     begun, release, done = threading.Semaphore(0), threading.Event(), threading.Event()
 
@@ -501,7 +502,7 @@ def test_a_task_is_begun_while_others_hang() -> None:
     workers.stop(PATIENCE_S, lambda: None)
 
 
-def test_every_task_is_run_once_however_quick(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_task_runs_once(caplog: pytest.LogCaptureFixture) -> None:
     """No wake-up is lost between threads that take tasks and a thread that adds tasks."""
     ran: list[int] = []
     ended, workers = threading.Event(), workers_of(THREADS)
@@ -515,7 +516,7 @@ def test_every_task_is_run_once_however_quick(caplog: pytest.LogCaptureFixture) 
     assert sorted(ran) == list(range(4000))
 
 
-def test_a_topic_is_left_after_its_last_message_was_consumed(clients: Clients, topic: str) -> None:
+def test_a_topic_is_unsubscribed_after_its_last_message_was_consumed(clients: Clients, topic: str) -> None:
     """The listener had the message when its topic was unsubscribed, and the message does not come again."""
     held = Held()
     send(clients.name_server, topic, b"1")
@@ -541,16 +542,16 @@ class Late(Workers):
         return task
 
 
-def test_what_a_thread_took_before_the_stop_is_consumed() -> None:
-    """Later messages of the queue may be consumed by then, and would come twice."""
+def test_a_task_that_was_taken_before_the_stop_is_run() -> None:
+    """If it were dropped, later messages of its queue, which may be consumed already, would be delivered again."""
     workers, ran = Late(RealRuntime(), "group", 1), threading.Event()
     workers.submit(ran.set)
     workers.start()
     assert ran.wait(PATIENCE_S)
 
 
-def test_threads_take_messages_in_order_and_consume_what_they_took() -> None:
-    """Otherwise the close of a consumer would repeat messages that were consumed after an unconsumed one."""
+def test_threads_take_messages_in_order_and_consume_all_that_they_took() -> None:
+    """Otherwise messages that were consumed after an unconsumed one would be delivered again after a close."""
     begun: list[int] = []
     both, go, ended = threading.Event(), threading.Event(), threading.Event()
     messages = [mock.Mock(queue_offset=offset) for offset in range(8)]

@@ -38,8 +38,7 @@ from longpoll_protocol.frames import Command
 ROWS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parent / "java_allocations.json").read_text())
 """The results of the classes of rocketmq-client 4.9.7, equal to those of 5.5.0.
 
-Queues are given by their place in order.
-"""
+Queues are given by their index."""
 ROOMS: Final = ("east", "west", "north")
 
 
@@ -49,7 +48,7 @@ def room(name: str) -> str:
 
 
 def near(within: Allocate) -> Allocate:
-    """Whether two clients or brokers are in the same machine room."""
+    """A strategy that allocates queues to members in the broker's machine room by the strategy `within`."""
     return allocate_near(lambda queue: room(queue.broker_name), room, within)
 
 
@@ -83,7 +82,7 @@ def differing(allocates: dict[str, Allocate]) -> set[str]:
     return found
 
 
-def test_every_share_is_the_one_that_java_s_client_has() -> None:
+def test_every_allocation_equals_that_of_the_java_client() -> None:
     """The six strategies agree with Java for 14 groups of up to seven clients and four brokers."""
     assert {row["how"] for row in ROWS} == set(ALLOCATES)
     assert len(ROWS) == 14 * len(ALLOCATES)
@@ -96,7 +95,7 @@ def test_every_share_is_the_one_that_java_s_client_has() -> None:
     st.integers(0, 12),
     st.sampled_from(sorted(ALLOCATES)),
 )
-def test_each_queue_is_had_exactly_once(names: set[str], brokers: int, queues: int, how: str) -> None:
+def test_each_queue_is_assigned_exactly_once(names: set[str], brokers: int, queues: int, how: str) -> None:
     every = queues_of("T", brokers, queues)
     shares = [queue for name in names for queue in ALLOCATES[how](name, names, every)]
     due = [queue for queue in every if how != "room" or room(queue.broker_name) != "north"]
@@ -105,7 +104,7 @@ def test_each_queue_is_had_exactly_once(names: set[str], brokers: int, queues: i
 
 
 @pytest.mark.parametrize("name", ["east", "east@", "@b", "east@b@c"])
-def test_a_broker_whose_name_has_no_room_is_in_none(name: str) -> None:
+def test_a_broker_name_without_a_machine_room_belongs_to_none(name: str) -> None:
     """As in Java, a broker whose name has no machine room belongs to none."""
     queue = MessageQueue(topic="T", broker_name=name, queue_id=0)
     assert allocate_by_machine_room(["east"])("me", ["me"], [queue]) == ()
@@ -138,7 +137,7 @@ def told(subscriptions: dict[str, SubscriptionData]) -> Command:
 
 
 def others_of() -> tuple[SubscriptionCheck, Statistics]:
-    """The subscriptions of the other members."""
+    """A member's check of the other members' subscriptions, and the statistics that count the differences."""
     statistics = Statistics(RUNTIME)
     return SubscriptionCheck(MemberConfig(group="G"), statistics), statistics
 
@@ -156,7 +155,7 @@ def others_of() -> tuple[SubscriptionCheck, Statistics]:
         (wanted(T="*", U="a"), wanted(T="*"), {"U"}, "U: a here, nothing there"),
     ],
 )
-def test_what_differs_is_counted_and_said(
+def test_different_subscriptions_are_counted_and_logged(
     own: dict[str, SubscriptionData],
     there: dict[str, SubscriptionData],
     counted: set[str],
@@ -179,7 +178,7 @@ def test_what_differs_is_counted_and_said(
     assert caplog.messages == expected * 2
 
 
-def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_line_lists_at_most_ten_topics(caplog: pytest.LogCaptureFixture) -> None:
     """The log line lists ten topics, and gives the number of the others."""
     others, _statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
@@ -189,7 +188,7 @@ def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFix
     assert line.endswith("U09: nothing here, a there; and 2 topics more")
 
 
-def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_answer_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     """The client ignores an error answer, for example from a broker that knows no member yet."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
@@ -226,7 +225,7 @@ def alone() -> tuple[Broker, Membership]:
 
 
 def tell(broker: Broker, member: Membership, *, looks: bool) -> None:
-    """Send a heartbeat, and before it, from the second one on, compare the subscriptions."""
+    """Send a heartbeat. With `looks`, the member compares the subscriptions before it."""
     with suppress(AnswerTimeoutError):
         if looks:
             broker.run(member.check_subscriptions())
@@ -237,7 +236,7 @@ def want(member: Membership, topic: str) -> None:
     member.subscribe(make_subscription(topic, "*", "TAG", 1))
 
 
-def test_what_a_broker_has_of_before_is_not_held_against_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outdated_broker_is_not_reported_as_a_difference(caplog: pytest.LogCaptureFixture) -> None:
     """A broker that missed a change has the member's own old subscriptions, so the client does not compare them."""
     broker, member = alone()
     with caplog.at_level(logging.WARNING, LOGGER):
@@ -260,7 +259,7 @@ def test_what_a_broker_has_of_before_is_not_held_against_the_others(caplog: pyte
     assert [line for line in caplog.messages if "different" in line] == []
 
 
-def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_during_the_comparison_is_not_reported_as_a_difference(caplog: pytest.LogCaptureFixture) -> None:
     broker, member = alone()
 
     def change() -> None:
@@ -283,8 +282,8 @@ def wanting(clients: Clients, topic: str, expression: str) -> Any:
     return member
 
 
-def test_a_member_finds_out_what_another_wants(clients: Clients, topic: str) -> None:
-    """A member learns another member's subscriptions from the broker with its heartbeats."""
+def test_a_member_notices_another_members_different_subscription(clients: Clients, topic: str) -> None:
+    """A member queries the other members' subscriptions from the broker before its heartbeats."""
     member = wanting(clients, topic, "red")
     wanting(clients, topic, "blue")
     wait_until(lambda: topic in member.statistics and member.statistics[topic].differing_count > 0)

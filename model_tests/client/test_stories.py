@@ -10,7 +10,7 @@ from model_tests.support.client import Clients
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_nothing_is_lost_while_members_come_and_go(clients: Clients, count: int) -> None:
-    """Every message comes, and a repeated message comes after its queue changed its owner."""
+    """Every message is delivered. A message is repeated only after its queue got another owner."""
     report = stories.rebalance(clients.name_server, count, clients.consumer)
     print(f"rebalance: {report}")  # noqa: T201 - the figure that the long test is run for
     assert report.lost == ()
@@ -19,7 +19,7 @@ def test_nothing_is_lost_while_members_come_and_go(clients: Clients, count: int)
     assert report.handovers >= 8 + 4 + 2 + 2
 
 
-def test_an_orderly_group_keeps_order_over_puttings_off(clients: Clients) -> None:
+def test_an_orderly_group_keeps_order_after_retries(clients: Clients) -> None:
     """Messages of a queue come one by one, and a deferred message comes again before its successor."""
     report = stories.orderly(clients.name_server, 800, clients.consumer)
     assert (report.count, report.out_of_order, report.at_once) == (800, 0, 0)
@@ -27,7 +27,7 @@ def test_an_orderly_group_keeps_order_over_puttings_off(clients: Clients) -> Non
 
 
 @pytest.mark.parametrize("name", stories.FLOW_LIMITS)
-def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: str) -> None:
+def test_flow_control_pauses_and_resumes_pulling(name_server: str, name: str) -> None:
     """If waiting messages are too many, too large or too widely spread, pulling stops until they are consumed."""
     report = stories.flow_control(name_server, 80, 1_000, **stories.FLOW_LIMITS[name])
     assert report.stopped_by == name
@@ -37,7 +37,7 @@ def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: st
 
 
 @pytest.mark.parametrize("raises", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_what_nobody_can_use_ends_among_the_dead_letters(clients: Clients, raises: bool) -> None:
+def test_a_failing_message_ends_among_the_dead_letters(clients: Clients, raises: bool) -> None:
     """The message comes twice more from the retry topic with its own topic's name, and then becomes a dead letter."""
     report = stories.retry(clients.name_server, raises=raises, push=clients.consumer)
     assert report.reconsume_times == (0, 1, 2)
@@ -51,7 +51,7 @@ def test_what_nobody_can_use_ends_among_the_dead_letters(clients: Clients, raise
     ("member", "handover", "unexplained"),
     [("a", ("a", 1), 1), ("a", ("a", 0), 0), ("c", ("c", 0), 0), ("a", ("c", 0), 1)],
 )
-def test_only_another_ownership_of_a_queue_explains_a_second_arrival(
+def test_only_a_new_assignment_of_a_queue_explains_a_second_delivery(
     member: str, handover: tuple[str, int], unexplained: int
 ) -> None:
     log = Log()

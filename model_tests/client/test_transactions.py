@@ -53,7 +53,7 @@ from longpoll_protocol.frames import Command
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 CONFIG: Final = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
-"""The test starts each round of checks, because one in progress would be counted twice."""
+"""The test itself starts each round of checks, because a check that is still running would be counted twice."""
 STORE: Final = evolve(SMALL_STORE, flush_interval_ms=20)
 
 
@@ -96,7 +96,7 @@ def all_ended(broker: Broker) -> bool:
     return broker.store.visible_end(HALF_TOPIC, 0) == end
 
 
-def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(clients: Clients, broker: Broker) -> None:
+def test_only_committed_messages_are_delivered(clients: Clients, broker: Broker) -> None:
     """Committed messages come after the work, in the order of the commits, with tags, keys and properties."""
     told = Told()
     producer = clients.transactions(unknown, hooks=[told])
@@ -118,7 +118,7 @@ def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(clients: 
     assert (first.tag, first.keys, first.properties["a"]) == ("t", ("k",), "b")
 
 
-def test_the_broker_checks_when_the_end_is_not_known_and_takes_the_answer(clients: Clients, broker: Broker) -> None:
+def test_the_broker_checks_an_open_transaction_and_uses_the_result(clients: Clients, broker: Broker) -> None:
     """The check gets the message with its real topic, and its result counts like the result of the work."""
     asked: list[ReceivedMessage] = []
 
@@ -151,11 +151,12 @@ FAULTS: list[tuple[bool, BaseException, BaseException]] = [
     (False, KeyboardInterrupt(), Stop()),
     (False, StopIteration(), Stop()),
 ]
-"""Whether it is on an event loop (which Ctrl-C would end), and the exceptions of the work and of the check."""
+"""Whether the producer is on an event loop (which Ctrl-C would end), and the exceptions of the work and of the check.
+"""
 
 
 @pytest.mark.parametrize(("is_loop", "of_work", "of_check"), FAULTS, ids=range(len(FAULTS)))
-def test_work_and_checks_that_raise_or_exit_leave_the_end_open(  # noqa: PLR0917 - fixtures and a row of the table
+def test_work_and_checks_that_raise_or_exit_leave_the_transaction_open(  # noqa: PLR0917 - fixtures and a row of the table
     name_server: str,
     broker: Broker,
     caplog: pytest.LogCaptureFixture,
@@ -184,7 +185,7 @@ def test_work_and_checks_that_raise_or_exit_leave_the_end_open(  # noqa: PLR0917
     assert len(tries) == 2
 
 
-def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: Broker) -> None:
+def test_another_member_answers_the_check_of_a_closed_producer(name_server: str, broker: Broker) -> None:
     """After a member's first send the broker may ask it about another member's open transaction."""
     with TransactionProducer(name_server, group="PG", check_transaction=lambda _message: COMMIT) as second:
         second.send("T", b"hello", lambda: ROLLBACK)
@@ -195,7 +196,7 @@ def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: 
         assert [message.body for message in delivered(broker, 1)] == [b"left open"]
 
 
-def test_a_process_sends_heartbeats_from_its_first_message_on(name_server: str) -> None:
+def test_a_forked_process_sends_heartbeats_after_its_first_message(name_server: str) -> None:
     """A forked process starts its own timer for heartbeats, and only one."""
     with TransactionProducer(name_server, group="PG", check_transaction=unknown) as producer:
         producer._timer._entries.clear()
@@ -206,12 +207,12 @@ def test_a_process_sends_heartbeats_from_its_first_message_on(name_server: str) 
 
 
 def test_a_user_cannot_prepare_a_message_by_a_property(name_server: str) -> None:
-    """The broker would never deliver such a message, so the client refuses the property."""
+    """The broker would never deliver a message with this property, so the client refuses it."""
     with Producer(name_server) as producer, pytest.raises(ConfigError, match="TRAN_MSG is reserved for the client"):
         producer.send("T", b"x", properties={"TRAN_MSG": "true"})
 
 
-def test_work_that_is_cancelled_leaves_the_end_open(name_server: str, broker: Broker) -> None:
+def test_cancelled_work_leaves_the_transaction_open(name_server: str, broker: Broker) -> None:
     """If the work is cancelled, the transaction stays open and the broker checks it."""
 
     async def check(_message: ReceivedMessage) -> TransactionState:
@@ -241,7 +242,7 @@ def test_work_that_is_cancelled_leaves_the_end_open(name_server: str, broker: Br
 
 @pytest.mark.parametrize("by_itself", [True, False], ids=["in the check", "beside it"])
 def test_a_producer_may_be_closed_while_a_check_runs(name_server: str, broker: Broker, by_itself: bool) -> None:
-    """A close in the check does not wait for the check, and any other close does; the result counts."""
+    """A close in the check does not wait for the check, and any other close does. The check's result counts."""
 
     async def story() -> None:
         checking = asyncio.Event()
@@ -274,7 +275,7 @@ SILENT: Final = b"no reply"
 
 
 class Service:
-    """Consumes a topic, and replies to every message except one with the reversed body."""
+    """Consumes a topic, and replies with the reversed body of each message; one message gets no reply."""
 
     def __init__(self, clients: Clients, topic: str) -> None:
         self.asked: list[ReceivedMessage] = []
@@ -382,7 +383,7 @@ def test_a_producer_serves_no_other_request() -> None:
         assert not producer._requests.requested(Command(RequestCode.CHECK_TRANSACTION_STATE), "127.0.0.1:1")
 
 
-def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, service: Service) -> None:
+def test_a_closed_requester_gets_no_reply(clients: Clients, topic: str, service: Service) -> None:
     """The replier gets an error after its tries; a reply to a plain message is refused."""
     producer = clients.producer("askers")
     connected(producer, topic)
@@ -398,7 +399,7 @@ def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, servi
         service.replier.reply(service.asked[2], b"x")
 
 
-def test_a_request_that_is_cancelled_or_closed_under_is_forgotten(name_server: str, topic: str) -> None:
+def test_a_cancelled_or_closed_request_is_forgotten(name_server: str, topic: str) -> None:
     """On an event loop a cancelled request leaves nothing, and a close ends a request with an error."""
 
     async def story() -> None:
@@ -430,7 +431,7 @@ def test_a_request_that_is_cancelled_or_closed_under_is_forgotten(name_server: s
     run(story)
 
 
-def test_requests_go_on_after_the_broker_was_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_work_after_the_broker_was_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the broker's restart the client registers again on its new connection."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
     with ExitStack() as stack:

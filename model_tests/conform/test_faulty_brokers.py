@@ -106,7 +106,7 @@ def test_a_fault_of_long_polling_fails_its_clause(
 
 @pytest.mark.xdist_group("holds")
 @pytest.mark.parametrize("name", CORRECT)
-def test_a_correct_broker_fails_none(name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]) -> None:
+def test_a_correct_broker_fails_no_clause(name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]) -> None:
     """A distant broker fails no clause. A clause that needs a faster machine is reported as untested."""
     for outcome, why in polls[name].values():
         assert outcome == "PASS" or (outcome == "UNTESTED" and why.startswith(TOO_SLOW)), why
@@ -181,7 +181,7 @@ OTHER: Final = recoded(11, 0, 1)
     [(LATE, 0.0, "FAIL"), (LATE, 400.0, "UNTESTED"), (OTHER, 400.0, "FAIL"), (None, 400.0, "PASS")],
     ids=["late", "late beside a late echo", "wrong beside a late echo", "right beside a late echo"],
 )
-def test_an_answer_is_late_only_if_others_were_not(
+def test_a_late_answer_fails_only_if_the_machine_is_fast(
     fault: Fault | None, worst_ms: float, outcome: Outcome, brokers: Mapping[bool, Broker]
 ) -> None:
     """On a slow machine a late answer makes a vector untested, and a wrong code still makes it fail."""

@@ -57,7 +57,7 @@ def test_a_fault_fails_its_clause(name: str, seen: Mapping[str, list[Result]]) -
 
 
 @pytest.mark.xdist_group("pops")
-def test_a_correct_broker_fails_none(seen: Mapping[str, list[Result]]) -> None:
+def test_a_correct_broker_fails_no_clause(seen: Mapping[str, list[Result]]) -> None:
     assert [result.vector.id for result in seen["correct"]] == list(QUICK)
     for result in seen["correct"]:
         assert result.outcome == "PASS" or result.why.startswith(TOO_SLOW), result.why

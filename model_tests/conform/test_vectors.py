@@ -416,7 +416,7 @@ def test_a_length_counts_the_names_of_a_run() -> None:
         assert answer["expect"][f"records.{number}.bodyLength"] == str(len(body.replace(RUN, "abcdef")))
 
 
-def test_places_are_equivalent_to_the_pattern() -> None:
+def test_paths_are_equivalent_to_the_pattern() -> None:
     """A pattern becomes one text for each path: `.#` counts a closed list or object, and unordered lists are sorted."""
     pattern = {
         SOME: {"code": 0, "extFields": {"a": "1"}, "body": {"json": {"all": {SET: [{"b": 2}, {"b": 1}]}, "is": True}}}
@@ -450,7 +450,7 @@ def test_lists_of_json_can_be_sorted_before_names_are_known() -> None:
             assert not varied, vector.id
 
 
-def test_the_command_writes_what_the_archive_has(tmp_path: Path) -> None:
+def test_the_command_writes_the_files_of_the_archive(tmp_path: Path) -> None:
     """The archive has the same files and the same bytes at every build, and the page names every capability."""
     done = CliRunner().invoke(main, ["conform", "--export", str(tmp_path / "vectors"), "--json"])
     name, content = archive(longpoll.__version__)

@@ -377,7 +377,7 @@ def test_any_text_compiles_or_is_refused(expression: str, value: str) -> None:
     ],
     ids=["not", "minus", "equal", "is null", "parentheses"],
 )
-def test_deep_nesting_is_refused_and_what_is_allowed_runs(make: Callable[[int], str]) -> None:
+def test_too_deep_nesting_is_refused_and_allowed_nesting_runs(make: Callable[[int], str]) -> None:
     """Just below the nesting limit an expression compiles and runs. Above it there is a limit error."""
     with pytest.raises(sql92.Sql92LimitError, match="nested"):
         compile_expression(make(sql92_tree.DEPTH_MAX + 1))
@@ -385,7 +385,7 @@ def test_deep_nesting_is_refused_and_what_is_allowed_runs(make: Callable[[int], 
     assert compiled.matches({"a": "1"}.get) in {True, False}
 
 
-def test_length_alone_does_not_nest() -> None:
+def test_a_long_expression_is_not_a_nested_one() -> None:
     """Long chains of OR and redundant parentheses are not nested, so only the limits of size apply."""
     chain = " OR ".join(f"a = {number}" for number in range(300))
     assert compile_expression(chain).matches({"a": "299"}.get)

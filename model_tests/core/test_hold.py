@@ -93,7 +93,7 @@ def test_deadlines_that_are_due() -> None:
     assert (list(deadlines), deadlines.next_ms()) == (["c", "d"], 2)
 
 
-def test_a_closed_channel_leaves_nothing_even_where_a_notifier_has_its_pulls() -> None:
+def test_a_closed_channel_leaves_nothing_even_if_a_notifier_has_its_pulls() -> None:
     """The notifier neither wakes pulls of a closed channel nor puts them back."""
     table = HoldTable()
     held, taken, other = missed("gone", topic="A"), missed("gone"), missed("stays")
@@ -212,7 +212,7 @@ def test_stale_deadlines_do_not_pile_up() -> None:
     assert numbers.pop_due(5_000) == [*range(1_005, 5_000, 5), 4_999]
 
 
-def test_room_is_counted() -> None:
+def test_the_number_of_held_pulls_is_limited() -> None:
     """However a pull leaves the table, it no longer counts toward the limit; at the limit no pull is inserted."""
     limit = HoldLimit(3)
     tables = [HoldTable(hold_limit=limit), HoldTable(hold_limit=limit)]

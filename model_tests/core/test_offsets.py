@@ -176,7 +176,7 @@ def test_the_number_of_locks_is_limited(monkeypatch: pytest.MonkeyPatch) -> None
     assert locks.lock("H", "a", ["q"], 0) == ["q"]
 
 
-def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewed_lock_does_not_count_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_processor, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     for now_ms in (0, 1, 2):

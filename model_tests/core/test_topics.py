@@ -291,7 +291,7 @@ def test_a_full_group_refuses_another_member(monkeypatch: pytest.MonkeyPatch) ->
     assert beat(clients, "c2", [subscription_of("T", "a", "TAG", 1)])
 
 
-def test_what_a_group_knows_of_its_topics() -> None:
+def test_the_topics_and_subscriptions_of_a_group() -> None:
     clients = Clients()
     for lacks in (True, False):
         assert clients.note_fingerprint("G", 7, without_subscriptions=lacks) is lacks

@@ -94,7 +94,7 @@ def _wrong_firsts(rows: dict[str, tuple[str, str]]) -> set[str]:
     return wrong
 
 
-def test_first_values_are_those_of_the_models_first_states() -> None:
+def test_initial_values_are_those_of_the_models_initial_states() -> None:
     rows = _rows_of_variables()
 
     assert {"announced", "wants[r]", "next_scan", "running"} <= set(rows)
@@ -102,7 +102,7 @@ def test_first_values_are_those_of_the_models_first_states() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_diagram_shows_the_moves(name: str) -> None:
+def test_the_diagram_shows_the_phase_changes(name: str) -> None:
     """The arrows of a diagram are exactly the phase changes of the specification."""
     moves = set(phase_changes_of(model_of(preset(name))))
     shown = {
@@ -154,7 +154,7 @@ def _when(name: str, *, urgent: bool = False) -> Condition:
     return condition_of(lambda policy, size: _has(policy, size, name, urgent=urgent))
 
 
-def test_conditions_have_words() -> None:
+def test_every_condition_is_described_in_words() -> None:
     def one(policy: Policy, _: Bounds) -> bool:
         return policy.expiry == "scan"
 

@@ -12,7 +12,7 @@ from longpoll.output import Exit
 
 @pytest.mark.parametrize("name", GONE)
 @pytest.mark.parametrize("words", [(), ("--help",), ("TOPIC", "--json")])
-def test_a_former_command_says_where_its_work_went(name: str, words: tuple[str, ...]) -> None:
+def test_a_former_command_names_its_replacement(name: str, words: tuple[str, ...]) -> None:
     command = answer(name)
 
     assert command is not None
@@ -24,7 +24,7 @@ def test_a_former_command_says_where_its_work_went(name: str, words: tuple[str, 
 
 @pytest.mark.parametrize("former", OPTIONS)
 @pytest.mark.parametrize("words", [(), ("1",)])
-def test_a_former_option_says_where_its_work_went(former: str, words: tuple[str, ...]) -> None:
+def test_a_former_option_names_its_replacement(former: str, words: tuple[str, ...]) -> None:
     """A former option, with or without a value, makes the command print one sentence and exit; `--help` omits it."""
     command, name = former.split()
     called = CliRunner().invoke(main, [command, name, *words])

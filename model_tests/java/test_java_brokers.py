@@ -204,7 +204,7 @@ OTHER_RUNS = {
 
 
 @pytest.mark.parametrize("name", OTHER_RUNS)
-def test_runs_that_break_nothing_are_followed(broker: JavaBroker, name: str) -> None:
+def test_runs_without_a_violation_are_followed(broker: JavaBroker, name: str) -> None:
     """The runs contain two requests in a bucket, two concurrent traversals, a refusal, a wake, and an empty answer."""
     trace = replay(OTHER_RUNS[name])
     version = broker.jars.version

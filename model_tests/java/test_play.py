@@ -198,7 +198,7 @@ def played(answers: Callable[[str], int | None], *steps: Step, after: tuple[Move
         return play(broker, schedule(*steps, after=after))
 
 
-def test_a_broker_that_follows_is_followed_to_the_end() -> None:
+def test_a_broker_that_follows_the_schedule_completes_it() -> None:
     done = played(lambda _gate: None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
     assert done.is_whole
     assert done.broken

@@ -118,11 +118,11 @@ def test_an_answer_that_may_have_been_sent_in_time_is_not_late(tmp_path: Path) -
     assert judged(tmp_path, events, since_ms=0).verdict != "invalid"
 
 
-def test_nothing_written_is_unknown(tmp_path: Path) -> None:
+def test_an_empty_history_is_unknown(tmp_path: Path) -> None:
     assert judged(tmp_path, [("published", "mail", 0)]).verdict == "unknown"
 
 
-def test_a_closed_history_takes_no_more(tmp_path: Path) -> None:
+def test_a_closed_history_accepts_no_event(tmp_path: Path) -> None:
     history = longpoll.HistoryWriter(longpoll.RealRuntime(), tmp_path / "history")
     history.published("mail", 0)
     history.close()

@@ -131,7 +131,7 @@ def reader_can_type(page: Path, text: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_reader_can_type_it_after_make_setup(page: Path) -> None:
+def test_a_page_that_uses_longpoll_says_how_to_set_it_up(page: Path) -> None:
     assert reader_can_type(page, page.read_text("utf-8"))
 
 

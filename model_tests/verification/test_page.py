@@ -287,7 +287,7 @@ LONGPOLL = Path(sys.executable).with_name("longpoll")
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_the_main_job_succeeds_and_writes_its_report(tmp_path: Path) -> None:
+def test_verify_succeeds_and_writes_its_report(tmp_path: Path) -> None:
     done = subprocess.run(
         [LONGPOLL, "verify", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
     )

@@ -244,7 +244,7 @@ def test_a_binary_header_with_too_many_fields_is_refused() -> None:
         read(of(FIELD_COUNT_MAX + 1)[:-8] + b"\xff" * 8)
 
 
-def test_replies() -> None:
+def test_the_header_of_a_reply() -> None:
     """A reply copies its request's opaque and sets the response flag; 4.9 answers woken pulls in JSON."""
     for kind in Serialisation:
         request = Command(code=11, opaque=-5, flag=0, serialisation=kind, version=63, language="CPP")

@@ -54,7 +54,9 @@ def test_chunking_changes_no_frame(wanted: list[tuple[Serialisation, bytes, byte
 
 
 @given(st.lists(frames, min_size=1, max_size=8), st.data())
-def test_chunks_may_wait_unread(wanted: list[tuple[Serialisation, bytes, bytes]], data: st.DataObject) -> None:
+def test_all_chunks_may_arrive_before_the_first_read(
+    wanted: list[tuple[Serialisation, bytes, bytes]], data: st.DataObject
+) -> None:
     """Feeding all chunks before reading loses no frame."""
     stream = b"".join(frame_head(kind, header, len(body)) + body for kind, header, body in wanted)
     reader = FrameReader()
@@ -151,7 +153,7 @@ def test_a_bad_mark_is_refused(mark: int, length: int, words: str) -> None:
             read_all(FrameReader(), [HEAD.pack(length, mark)[:cut], HEAD.pack(length, mark)[cut:], bytes(length)])
 
 
-def test_bodies_are_views_of_what_was_received() -> None:
+def test_bodies_are_views_of_the_received_buffer() -> None:
     """A buffer that is not `bytes` is copied first, so a body never changes."""
     stream = frame_head(Serialisation.JSON, b"{}", 3) + b"abc"
     reader = FrameReader()

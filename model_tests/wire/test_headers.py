@@ -162,7 +162,7 @@ def test_both_forms_of_a_send_give_one_header() -> None:
 @pytest.mark.parametrize(
     ("sys_flag", "missing"), [(1 | 4, "commitOffset"), (2 | 4, "suspendTimeoutMillis"), (0, "subVersion")]
 )
-def test_a_pull_needs_what_its_flag_calls_for(sys_flag: int, missing: str) -> None:
+def test_a_pull_needs_the_fields_that_its_flag_requires(sys_flag: int, missing: str) -> None:
     """Three numbers of a pull may be missing, unless `sysFlag` says that they are used."""
     fields = {
         "consumerGroup": "g",

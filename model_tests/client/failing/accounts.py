@@ -1,6 +1,6 @@
-"""Accounts for every message of a schedule: lost, stuck, repeated, or out of order; and recovery of sends.
+"""Accounts for each message of a schedule (lost, stuck, repeated or out of order) and for the recovery of sends.
 
-It works on plain values; `play` produces them.
+The functions take plain values, which `play` produces.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def _has_cause(happenings: Iterable[Happening], begun_ns: int, ended_ns: int) ->
 
 
 def _copies(facts: Facts) -> list[str]:
-    """Copies that no fault explains; a lost answer makes the sender send again.
+    """Return the copies of messages that neither a fault during the send nor an earlier failed send explains.
 
-    A send that failed before, such as by its time-out, is a cause too.
+    After a lost answer or a timeout the sender sends the message again.
     """
     places: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for place, number in facts.stored.items():
@@ -109,9 +109,9 @@ def _copies(facts: Facts) -> list[str]:
 
 
 def _repeats(facts: Facts) -> list[str]:
-    """Repeated deliveries that nothing explains; an offset may come again when its queue moves or starts again.
+    """Return the repeated deliveries that neither a fault nor a change of members explains.
 
-    Members that report their queues must not get a message twice while they keep its queue.
+    A member that reports its queues must not get a message twice while it keeps the message's queue.
     """
     begins: dict[tuple[str, int], list[int]] = defaultdict(list)
     for share in facts.shares:
@@ -159,7 +159,7 @@ def _out_of_order(facts: Facts) -> tuple[str, ...]:
 
 
 def _back(facts: Facts) -> tuple[float, tuple[str, ...]]:
-    """How long each sender took to succeed again, if it had `BACK_S` for that."""
+    """Return the longest recovery of a sender in seconds, and the senders that did not recover within `BACK_S`."""
     acknowledged: dict[str, list[int]] = defaultdict(list)
     for sent in facts.acknowledged:
         acknowledged[sent.sender].append(sent.acknowledged_ns)

@@ -1,8 +1,8 @@
 """One member of a group as a process: consumes until its standard input ends, and prints a line for each message.
 
-Arguments: name server, topic, group, and kind (`push`, `loop` or `orderly`). A line of JSON a message, before it counts
-as consumed: [moment in ns, queue id, queue offset, body]; and a line [time in ns, queue id, whether it is assigned]
-when the member gets or gives up a queue. `Member.java` does the same.
+Arguments: name server, topic, group, and kind (`push`, `loop` or `orderly`). The member prints a line of JSON for each
+message before the message counts as consumed: [time in ns, queue id, queue offset, body]. When the member gets or gives
+up a queue, it prints [time in ns, queue id, whether it is assigned]. `Member.java` does the same.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Told:
     """Members that have reported anything."""
 
     def note(self, member: str, line: str) -> None:
-        """Parse a line of a member; a killed member may leave half a line, and Java's client logs there too."""
+        """Parse a line of a member's output, which may be half a line of a killed member or a log line of Java."""
         if not line.startswith("[") or not line.endswith("]\n"):
             return
         moment_ns, queue_id, *rest = json.loads(line)

@@ -1,4 +1,4 @@
-"""Draws schedules of failures and plays them: servers behind proxies behind relays, senders, members.
+"""Draws schedules of failures and plays them with senders, members, and servers behind proxies and relays.
 
 `accounts` checks the results. A schedule mostly waits, so eight in parallel take hardly longer than one.
 """
@@ -43,7 +43,7 @@ SERVERS: Final[tuple[Kind, ...]] = ("restart", "kill")
 NAMES: Final[tuple[Kind, ...]] = ("names refuse", "names mute", "names half-open")
 MEMBERS_MAX: Final = 3
 CALM_S: Final = 2.0
-"""The first and the last seconds of a schedule without faults."""
+"""The length in seconds of the time without faults at the begin of a schedule, and of that at its end."""
 
 
 @frozen
@@ -110,7 +110,7 @@ NAMES_FAULTS: Final[dict[str, Fault]] = {
 
 
 def let_pass(time_s: float) -> None:
-    """Wait until the schedule's time is over; no event ends this wait."""
+    """Wait for this time in real seconds."""
     threading.Event().wait(time_s)
 
 
@@ -184,7 +184,7 @@ class _Stage:
 
     @property
     def name_server(self) -> str:
-        """The address of the relay before the name server."""
+        """The address of the relay in front of the name server."""
         return "{}:{}".format(*self.names.address)
 
     # ------------------------------------------------------------ members
@@ -288,7 +288,7 @@ class _Stage:
     def _happen_apart(self, event: Event) -> None:
         """Run an event on its own thread.
 
-        On a busy machine a start takes long, and the next event of its kind waits.
+        The next event of this kind waits for its end, because a start takes long on a busy machine.
         """
         line = self._servers if event.kind in SERVERS else self._network if event.kind in NETWORK else self._naming
         try:
@@ -441,7 +441,7 @@ def at_once(plans: Sequence[Plan], setting: Callable[[Plan, Path], Setting], dir
 
 
 def ours(plan: Plan, home: Path) -> Setting:
-    """Play with our broker and members of the Python client, every second of which is orderly."""
+    """Return the settings for our broker and members of the Python client, which are orderly if the seed is odd."""
     return Setting(OurServer(home), home, None, plan.seed % 2 == 1, OUR_LATE_MS)
 
 

@@ -176,7 +176,7 @@ class Observed(Closeable):
             self._proxy = self._new_proxy()
 
     def stop(self) -> None:
-        """Commit once more and stop the broker in order; its proxy ends later, and the next proxy has started."""
+        """Start the next proxy, commit an offset, and stop the broker in order. The old proxy ends after the broker."""
         ending, self._proxy = self._proxy, self._new_proxy()
         with closing(RawClient(self.server.address)) as client:
             # The test sends one more message, because a broker may lower an offset beyond its queue's end.

@@ -32,7 +32,7 @@ GOOD = Facts(
 )
 
 
-def test_what_a_broker_is_known_to_break_is_no_fault_and_all_else_is() -> None:
+def test_only_a_known_violation_of_a_broker_is_accepted() -> None:
     """Only the known clause is accepted; another clause or another verdict is a fault."""
     findings = [{"clause": "commit.told.kept", "why": "20"}, {"clause": "pull.answer", "why": "1"}]
     known = frozenset({"commit.told.kept"})
@@ -42,20 +42,20 @@ def test_what_a_broker_is_known_to_break_is_no_fault_and_all_else_is() -> None:
     assert convictions("unknown", findings, frozenset()) == ()
 
 
-def test_a_good_schedule_has_nothing_to_say() -> None:
-    """Every message comes once and in order, and sends succeed again after a second, so no fault is reported."""
+def test_a_good_schedule_reports_no_fault() -> None:
+    """Every message is delivered once and in order, and sends succeed again after a second."""
     report = account(GOOD)
     assert (report.acknowledged, report.lost, report.stuck, report.unexplained) == (3, (), (), ())
     assert (report.out_of_order, report.not_back, report.back_s) == ((), (), 1.0)
 
 
-def test_what_is_lost_and_what_is_stuck() -> None:
+def test_lost_and_stuck_messages_are_distinguished() -> None:
     """A lost message is not in the broker; a stuck message is in the broker and was never delivered."""
     assert account(attrs.evolve(GOOD, stored={(0, 0): 0, (0, 1): 1})).lost == (2,)
     assert account(attrs.evolve(GOOD, stored={**GOOD.stored, (0, 3): 9})).stuck == ((0, 3),)
 
 
-def test_a_copy_has_a_cause_or_none() -> None:
+def test_only_a_fault_or_a_failed_send_explains_a_copy() -> None:
     """A fault during the send or a failed send explains a copy; a change of members does not."""
     deliveries = [*GOOD.deliveries, given(3, 6.0, number=1)]
     copied = attrs.evolve(GOOD, stored={**GOOD.stored, (0, 3): 1}, deliveries=deliveries)
@@ -68,7 +68,7 @@ def test_a_copy_has_a_cause_or_none() -> None:
     assert account(late).unexplained == ()
 
 
-def test_a_message_that_comes_again_has_a_cause_or_none() -> None:
+def test_a_failure_or_a_change_of_members_explains_a_repeated_delivery() -> None:
     """A member that joined or left, or a failure, explains a repeated delivery."""
     again = attrs.evolve(GOOD, deliveries=[*GOOD.deliveries, given(2, 9.0, "b")])
     joined = Happening("join", 8 * S, 8 * S, "b")
@@ -80,7 +80,7 @@ def test_a_message_that_comes_again_has_a_cause_or_none() -> None:
     assert account(attrs.evolve(again, happenings=[joined])).unexplained == ()
 
 
-def test_order_is_that_of_first_deliveries() -> None:
+def test_only_first_deliveries_must_be_in_order() -> None:
     """First deliveries are ordered in each queue by offset and for each key by number; repeats do not count."""
     early = [given(0, 1.5), given(2, 2.5), given(1, 3.5)]
     assert len(account(attrs.evolve(GOOD, deliveries=early)).out_of_order) == 2
@@ -89,7 +89,7 @@ def test_order_is_that_of_first_deliveries() -> None:
     assert account(attrs.evolve(GOOD, deliveries=again)).out_of_order == ()
 
 
-def test_each_sender_must_be_back_where_it_could() -> None:
+def test_each_sender_must_succeed_again_if_it_can() -> None:
     """A sender must succeed again, unless sends were possible for too short a time."""
     late = attrs.evolve(GOOD, possible=[Possible(0, 30 * S), Possible(40 * S, 49 * S), Possible(60 * S, 90 * S)])
     assert account(late).not_back == ("thread was back after 30.0 s",)
@@ -98,8 +98,8 @@ def test_each_sender_must_be_back_where_it_could() -> None:
     assert (report.not_back, report.back_s) == (("loop was back after 12.0 s",), 2.0)
 
 
-def test_a_plan_is_its_seed_s_and_keeps_its_limits() -> None:
-    """A seed gives the same plan: one to three members, no overlap of a kind, and no event near the ends."""
+def test_a_plan_depends_only_on_its_seed_and_keeps_its_limits() -> None:
+    """A plan has one to three members, no overlapping events of a kind, and no event near its begin or end."""
     assert draw(7, 180.0) == draw(7, 180.0) != draw(8, 180.0)
     kinds: set[str] = set()
     for seed in range(50):

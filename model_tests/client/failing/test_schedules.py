@@ -1,8 +1,8 @@
 """Eight random schedules of failures with our broker, three minutes each and all at once.
 
-Brokers stop, die and restart; networks reset, slow down, swallow and half-open connections; name servers disappear or
-hang; members join, leave and are killed. Three kinds of senders send all the time. `docs/client.md` has the results;
-`test_requests_java` tests Java's brokers and members.
+Brokers stop, die and restart; networks reset connections, slow them down, drop their data or leave them half-open; name
+servers disappear or hang; members join, leave and are killed. Three kinds of senders send all the time.
+`docs/client.md` has the results; `test_requests_java` tests Java's brokers and members.
 """
 
 from __future__ import annotations
