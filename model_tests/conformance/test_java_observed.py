@@ -46,13 +46,13 @@ pytestmark = [pytest.mark.peers]
 WAKE_MS = 500.0
 """The limit for a wake in ms, because the dispatch thread creates the files of new queues, which takes up to 150 ms."""
 STALLED = "answers were late at this instant"
-"""The judge reports no fault of the broker if several answers are late at the same time."""
+"""Part of the reason that the judge gives if several answers are late at once, which is no fault of the broker."""
 QUEUES = 4
 LOSSES_WANTED = 3
 RACE_S, RACES_MAX = 10.0, 9
 READY_S = 30.0
 OWN = dict(zip(VERSIONS, (ROCKETMQ_4_9, ROCKETMQ_5), strict=True))
-"""Version of Java's broker -> the policy that describes this version."""
+"""Maps a version of Java's broker to the policy that describes this version."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -127,7 +127,7 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
             if sum(len(report.unexplained) for report in reports) >= LOSSES_WANTED:
                 break
     assert [report.trouble for report in reports if report.trouble is not None] == []
-    # If the host paused, the judge knows better than the race whether broker or client was late.
+    # If the host paused, the judge's history shows whether broker or client was late, but the race cannot know.
     late = [delivery for report in reports for delivery in report.unexplained]
     delivered = sum(report.delivered_count for report in reports)
     print(f"{len(late)} of {delivered} deliveries came late: {1e6 * len(late) / delivered:.0f} per million")  # noqa: T201
@@ -141,7 +141,7 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
         for event in finding.evidence
         if event["event"] == "request_received"
     )
-    # An answer may be late only between broker and client, and then the judge reports no fault of Java.
+    # If an answer is late only on its way from the broker to the client, the judge reports no fault of Java.
     shown = Counter((delivery.queue, delivery.offset) for delivery in late) & late_in(tmp_path / "history")
     assert shown - found == Counter()
     assert shown, f"none of {delivered} deliveries came late: the race was not provoked on this machine"

@@ -58,7 +58,7 @@ def _check(model: Model, checked: Iterable[str], directory: Path) -> TlcRun | Tl
     ],
 )
 def test_tlc_finds_our_counts(policy: str, requests: int, queues: int, tmp_path: Path) -> None:
-    """One module gives our counts for all constants: two and three requests, one and two queues, and changed knobs."""
+    """The module of a policy gives our counts for several numbers of requests and queues."""
     model = _model(policy, named("tiny", policy_from(policy), requests=requests, queues=queues))
     ours = explore(model)
 

@@ -47,7 +47,7 @@ RECORDED_AT_MS: Final = 1_795_247_471_836
 QUICK_MS: Final = 1500
 """A case is quick if it waits for less than this time, in ms."""
 FURTHER_TRIES: Final = 2
-"""How often a differing case is tried again alone, because on a busy machine an answer may miss its time window."""
+"""How often a case that differs is played again on its own, because a busy machine may delay an answer."""
 JOBS: Final = {True: 8, False: 40}
 """The number of cases played at once, for quick cases (True) and for slow ones. Slow cases mostly wait, so more of them
 run at once."""
@@ -67,7 +67,7 @@ def chosen(policy: str, profile: str, *, quick: bool) -> list[Vector]:
 
 
 class RecordedClock(RealRuntime):
-    """A clock that shows the time of the recordings, whose store has messages that wait for two hours."""
+    """A clock that shows the time of the recordings, because the recorded store has messages delayed by two hours."""
 
     def __init__(self) -> None:
         super().__init__()

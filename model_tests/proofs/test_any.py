@@ -54,7 +54,7 @@ _SMALLER_WORLDS = [(queues, tags) for queues in (1, 2) for tags in (1, 2) if (qu
     ],
 )
 def test_our_policies_are_proved_for_any_number(name: str, world: Bounds) -> None:
-    """Every `always` property of our policies is proved completely, with a cutoff below the size that was read."""
+    """Every `always` property of our policies is proved completely, with a cutoff below `CUTOFF_MAX`."""
     whole = prove_any(preset(name), world=world)
     wanted = [item.name for item in properties_of(whole.proof.model) if item.kind == "always"]
 

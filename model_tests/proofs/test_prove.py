@@ -204,7 +204,7 @@ def test_a_specification_in_which_time_can_stop_is_not_proved() -> None:
 
 
 def test_time_can_pass_while_buckets_are_traversed_for_a_master() -> None:
-    """If it is unknown that the traversal is at an unvisited queue, the rank of the traversal need not decrease."""
+    """The proof needs the statement that the traversal is at an unvisited queue; else the rank need not decrease."""
     bounds = attrs.evolve(UNBOUNDED, requests=1, aspects=frozenset({"role"}))
     proof = prove_model(specification_of(preset("rocketmq-5"), bounds), names=["time_can_pass"], depth_max=0)
 
@@ -376,7 +376,7 @@ def test_a_statement_about_one_request_is_not_symmetric() -> None:
 
 
 def test_the_first_choice_of_each_kind_represents_the_others() -> None:
-    """Of the choices that symmetry makes equal, only the first in the order of names is checked."""
+    """Of several choices of requests that are equal by symmetry, only the first is checked."""
     model = _model()
     by_label = {action.label: action for action in model.actions}
     open_of = [request.open for request in model.state.requests]

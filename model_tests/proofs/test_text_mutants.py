@@ -28,7 +28,7 @@ from longpoll_spec.terms import TRUE, Bool, any_of, ite
 
 MUTANTS: Final[Mapping[str, TextMutant]] = {each.name: each for each in drawn()}
 LIMIT_STATES: Final = 20_000
-"""The limit of states for a mutant; if it breaks no property by then, its proofs are not checked."""
+"""The limit of states when exploring a mutant; if no property breaks within it, the test checks no proofs."""
 KNOWN: Final = {
     "State.fits: `(request.offset < self.visible_end)` for `self.has_more(request)`": "no_lost_wakeup",
     "next_pull: without parentheses `request.at(queue) & (request.wants.is_(wish.index) if state.filters else TRUE)`": (

@@ -207,7 +207,7 @@ def _raises_limit() -> None:
 def test_a_process_that_fails_fails_the_call(
     end: Callable[[], object], error: type[Exception], text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A task's error is raised, a bug shows its traceback, and a killed process is reported; no process is left."""
+    """The call raises a task's error, prints a bug's traceback, reports a killed process, and leaves no process."""
     before = set(active_children())
     with pytest.raises(error, match=text):
         in_processes({"good": lambda _report: 1, "bad": lambda _report: end()}, 2, lambda _text: None)
@@ -454,7 +454,7 @@ def test_the_mutants_are_refuted_for_any_number_in_every_configuration(slip: str
 
 
 def _broken_by_runs(policy: str, slip: str, world: str) -> dict[str, str]:
-    """The violations found by exploring the configuration or the first smaller one, each with its run."""
+    """The violations, each with its run, in the first of the explored configurations, smallest first, that has any."""
     make = partial(_planted, policy, slip)
     for smaller in worlds_within(WORLDS[world]):
         names = [item.name for item in properties_of(make(attrs.evolve(smaller, requests=2))) if item.kind == "always"]
@@ -607,7 +607,7 @@ def _stated(world: Bounds) -> Mapping[str, Property]:
 
 
 def test_every_property_is_stated_in_some_configuration() -> None:
-    """The properties of the plain configuration hold in each configuration, also that no request is answered early."""
+    """Every configuration states the properties of the plain one, which include `not_answered_early`."""
     assert "not_answered_early" in _stated(PLAIN)
     assert "moved_is_told" in _stated(WORLDS["whole"])
     for world in WORLDS.values():
@@ -615,7 +615,7 @@ def test_every_property_is_stated_in_some_configuration() -> None:
 
 
 def test_every_three_features_of_a_question_are_in_some_configuration() -> None:
-    """With one configuration less, some combination of features in a condition is reported as missing."""
+    """Without any one configuration, a combination of three features of some question is reported as missing."""
     questions = questions_of(LAW)
     worlds = CONFIGURATIONS
     few = [each for each in questions if len(each.features) <= 3]

@@ -1,4 +1,4 @@
-"""Mutants of the specification's source, not of the configurations in which it is proved.
+"""Mutants of the specification's source text, for tests that no proof in any configuration accepts a mutant.
 
 Each mutant changes one expression of an action or of the state: a condition on features always takes one branch, a
 branch extends beyond its parentheses, or a term is about the first queue instead of the request's queue. Properties are

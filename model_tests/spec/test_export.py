@@ -127,7 +127,7 @@ def _words(formula: str) -> list[str]:
 
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
 def test_a_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
-    """The sizes are only in the configuration, so the module is the same for all sizes; `test_tlc.py` checks it."""
+    """The sizes are only in TLC's configuration file, so the module is the same for all sizes."""
     tiny, large = (specification_of(preset(policy), named("tiny", preset(policy), requests=each)) for each in (2, 3))
     lines = tla_of(tiny).splitlines()
     configuration = tla_configuration_of(large)

@@ -167,7 +167,7 @@ def test_a_proof_of_the_chosen_configurations_has_its_own_exit_code(monkeypatch:
 
 
 def _one_question(make: partial[Model]) -> Sequence[configurations.Question]:
-    """Only one question of the proof, because finding all questions would take longer than the proof."""
+    """Return only one question of the proof, because finding all questions would take longer than the proof."""
     assert make.args == (STRICT,)
     return [configurations.Question("answer", "answered_once", frozenset({"crash"}))]
 

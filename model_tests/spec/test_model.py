@@ -270,7 +270,7 @@ def test_every_variable_has_a_sentence(policy: Policy) -> None:
 
 
 def test_a_variable_exists_only_where_it_can_matter() -> None:
-    """Only one-shot heap entries need the heap entry's flag, and only a recheck after the insert needs its flag."""
+    """`armed` exists only with one-shot heap entries, and `recheck_due` only with a recheck after the insert."""
     plain = state_of(STRICT, named("tiny", STRICT))
     one_shot = with_knob(STRICT, "heap_entry=one_shot")
     no_recheck = with_knob(STRICT, "recheck_after_hold=none")
@@ -281,13 +281,13 @@ def test_a_variable_exists_only_where_it_can_matter() -> None:
 
 
 def test_lists_are_shared_only_under_one_lock() -> None:
-    """In a traversal in place, a taken request need not record which notifier took it; with a clone it must."""
+    """With traversal in place all notifiers share the phase `taken`; with clones each notifier has its own phase."""
     assert "taken" in phases_of(STRICT)
     assert "taken_by_scanner" in phases_of(with_knob(STRICT, "take=clone_and_clear"))
 
 
 def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
-    """The third tag has the same hash as the first tag, so its messages pass the filter although no pull wants them.
+    """The third tag has the hash of the first tag, so pulls for the first tag get its messages but do not want them.
 
     SQL92 pulls want exactly the messages that their filter passes.
     """
@@ -306,7 +306,7 @@ def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
 @pytest.mark.parametrize("sql", [False, True])
 @pytest.mark.parametrize("tags", [1, 2, 3])
 def test_a_message_passes_only_pulls_for_its_hash_or_for_its_filter(tags: int, sql: bool) -> None:
-    """In all bounds a message without a known hash passes no pull, neither with tags nor with SQL92."""
+    """A message passes exactly the pulls for a tag with its hash, and the SQL92 pulls if the filter passes it."""
     bounds = Bounds("tags", tags=tags, aspects=frozenset({"sql"} if sql else ()))
     hashes, nothing = ("a", "b", "a"), len(wishes_of(bounds))
     for tag in tags_of(bounds):

@@ -147,7 +147,7 @@ def test_the_engines_agree(name: str) -> None:
 
 
 def test_endless_runs_are_found() -> None:
-    """If a rejected or evicted request is dropped, its pop is never answered; our own policy answers all."""
+    """If a broker drops a rejected or evicted request, its pop is never answered; our own policy answers every pop."""
     found = {
         name: [row.verdict.name for row in progress_of(policy, runs_of(policy)) if row.verdict.verdict != "holds"]
         for name in ("strict-pop", "strict-pop+when_rejected=drop", "strict-pop+evicts=true")

@@ -184,7 +184,7 @@ def test_everything_is_escaped() -> None:
 
 
 def test_the_page_has_the_picture_the_steps_and_the_token() -> None:
-    """The page is one file with the picture, every step, the fault and the command that shows it again."""
+    """The page is one file with the picture, every step, the violation and the command that replays the run."""
     token = _explored().verdict("lost_by_hold").token or ""
     story = _story("lost_by_hold")
     page = story_html(story, lanes.render(_trace("lost_by_hold")), token)

@@ -75,7 +75,7 @@ def urgent(s: State, strict: bool) -> Iterator[Step]:
 
 
 def others(s: State, strict: bool, waits: bool) -> Iterator[Step]:
-    """The steps of actions that are not urgent. `make_visible` is urgent only in `strict`."""
+    """The steps of actions that are not urgent, which include `make_visible` except in `strict`."""
     if s["running"] and s["visible"] < s["log"] and s["dispatcher"] == "idle":
         waits |= strict
         yield "make_visible", changed(s, visible=s["visible"] + 1, dispatcher="due")

@@ -48,7 +48,7 @@ def ends_in_order(model: Model) -> Iterable[Bool]:
 
 
 def nobody_waits_ahead(model: Model) -> Iterable[Bool]:
-    """No request waits beyond the visible end, and without crashes no consumer has read past it.
+    """No request waits beyond the visible end, and without crashes no consumer has read beyond the visible end.
 
     A crash may lose messages that a consumer has read; the consumer's next read reports this. The statement leaves out
     queues that are truncated while requests wait in them.
@@ -98,8 +98,8 @@ def passing_is_unread(model: Model) -> Iterable[Bool]:
 def kept_is_watched(model: Model) -> Iterable[Bool]:
     """If traversals work in place, some thread will check a taken request that has something to read.
 
-    The request's own recheck, or a due dispatcher, will check it; both wait for the lock. The traversal itself may
-    check a request that is not checked yet, unless the traversal announces another tag.
+    The request's own recheck or a due dispatcher will check the request; both wait for the lock. The traversal itself
+    may check a request that is not checked yet, unless the traversal announces another tag.
     """
     state = model.state
     if state.policy.take == "in_place":
@@ -138,7 +138,7 @@ def _watched(state: State, request: Request) -> Bool:
 
 
 def rechecked_is_watched(model: Model) -> Iterable[Bool]:
-    """A request between its recheck under the lock and its insert that has something to read has a due dispatcher."""
+    """If a request has something to read between its recheck under the lock and its insert, the dispatcher is due."""
     state = model.state
     if state.policy.recheck_after_hold == "in_lock":
         for each in state.requests:

@@ -59,7 +59,7 @@ class Action:
 
 @frozen
 class Family:
-    """All instances of one action: its definition, its participants, and when it exists and is urgent."""
+    """The definition of an action, from which its instances are made: participants, existence and urgency."""
 
     name: str
     sentence: str
@@ -213,7 +213,7 @@ class SeenStep:
     before_ns: int
     """The step happened at some time from `after_ns` to `before_ns`, in nanoseconds of one clock."""
     known: tuple[tuple[str, int], ...] = ()
-    """(name of a variable, its value after the step) for what the observer saw."""
+    """(name of a variable, its value after the step) for each variable that the observer saw."""
 
 
 OPEN_MAX: Final = 100

@@ -81,7 +81,7 @@ class Extension:
 
     @property
     def file(self) -> str | None:
-        """The path of the file that a user has to name; None if the file is part of this package."""
+        """The path of the file that the user named; None if the file is part of this package."""
         return None if self.is_preset else self.path
 
     @property
@@ -260,7 +260,7 @@ def knobs_of(policy: Policy) -> Mapping[str, tuple[Any, ...]]:
 
 
 def setting_of(policy: Policy, knob: str) -> Any:
-    """The value of a knob of the policy, which may be a knob that its specification file adds."""
+    """The value of a knob of the policy, or of a knob that the policy's specification file adds."""
     own = {} if policy.extension is None else dict(policy.extension.settings)
     return own[knob] if knob in own else getattr(policy, knob)
 
@@ -411,7 +411,7 @@ knob twice is shorter.
 
 
 def policy_of(policy: str | Policy) -> Policy:
-    """The policy itself, or the policy of a name; raises what `policy_named` raises."""
+    """The policy itself, or the policy of this name; raises what `policy_named` raises."""
     return policy_named(policy) if isinstance(policy, str) else policy
 
 

@@ -118,7 +118,7 @@ def puts_back(state: CoreState) -> bool:
 
 
 def wakes_every(state: CoreState) -> bool:
-    """Whether a message wakes every notification of a key. A message wakes only one pop, because this pop takes it."""
+    """Whether a message wakes every notification of a key; it wakes only one pop, because this pop takes it."""
     return holds_notifications(state) and bool(state.knob("wakes") == "every")
 
 
@@ -153,7 +153,7 @@ def counts_apart(state: CoreState) -> bool:
 
 
 def may_drift(state: CoreState) -> bool:
-    """Whether the counter may become too low, because a thread that wakes requests drops those with closed channels."""
+    """Whether the counter may become too low, because threads that wake requests drop those with closed channels."""
     return counts_apart(state) and keeps_closed(state)
 
 
@@ -179,7 +179,7 @@ def reads_all(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def reads(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Bool:
-    """Whether the request is about this queue, alone or among all, and about its messages."""
+    """Whether the request asks for this queue or for all queues, and its filter does not refuse the messages."""
     return (asks[queue, request] | reads_all(state, request)) & ~refuses[request]
 
 
@@ -205,7 +205,7 @@ def shares_key(state: CoreState, one: CoreRequest, other: CoreRequest) -> Bool:
 
 
 def in_key(state: CoreState, request: CoreRequest, of: Callable[[CoreRequest], Bool]) -> Bool:
-    """Whether `of` is true of a request that is about the same queue as this request, or about every queue like it."""
+    """Whether `of` is true of some request under the same key: of one same queue, or both of every queue."""
     of_all = any_of(of(each) & reads_all(state, each) for each in state.requests)
     of_one = (
         asks[queue, request] & any_of(of(each) & asks[queue, each] for each in state.requests) for queue in state.queues
@@ -339,12 +339,12 @@ def forget(state: CoreState, request: CoreRequest) -> Step:
 
 
 def takes(state: CoreState, request: CoreRequest) -> Bool:
-    """Whether the request reads and takes the message that it finds: a pop, or the pop of a notified client."""
+    """Whether the request takes the message that it finds, because it is a pop or the pop of a notified client."""
     return request.is_("reading") if holds_pops(state) else notified[request]
 
 
 def leaves(state: CoreState, request: CoreRequest, rest: Bool, *, every: bool) -> Pairs:
-    """The effect of a pop that leaves messages (`rest`): if the table holds pops, a thread is about to wake another."""
+    """The effect of a pop that leaves messages (`rest`): if the table holds pops, a thread is about to wake a pop."""
     return calls(state, request, rest, every=every) if holds_pops(state) else []
 
 
@@ -484,7 +484,7 @@ def drop_gone(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", exists=looks_twice)
 def recheck(state: CoreState, request: CoreRequest) -> Step:
-    """After the insert the thread looks once more, and takes the request out of its set if there is a message."""
+    """After the insert the thread reads once more, and takes the request out of its set if there is a message."""
     again = is_listed(request) & finds(state, request)
     phase = ite(again, request.phases["reading"], request.phase)
     return Step(rechecks[request], assign((request.phase, phase), (rechecks[request], FALSE)))
@@ -499,7 +499,7 @@ def is_called(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def is_free(state: CoreState) -> Bool:
-    """Whether the dispatcher submits no request; only then it goes on to the next key or message."""
+    """Whether the dispatcher submits no request, so that it can go on to the next key or message."""
     return ~any_of(submitting[each] for each in state.requests)
 
 
@@ -545,7 +545,7 @@ def passes(state: CoreState, request: CoreRequest, here: Bool) -> Pairs:
 
 @spec.action("request", thread="waker")
 def wake(state: CoreState, request: CoreRequest) -> Step:
-    """A thread that wakes a request of a key takes one out of its set, or every notification of the key.
+    """A thread that is about to wake requests of a key takes one pop out of its set, or every notification of the key.
 
     Java: `PopLongPollingService.pollRemotingCommands`.
     """
@@ -570,7 +570,7 @@ def put_back(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", thread="waker", exists=keeps_closed)
 def discard(state: CoreState, request: CoreRequest) -> Step:
-    """The first request of the set has a closed channel: the thread drops it and goes on to the next.
+    """The first request of the set has a closed channel: the thread drops this request and goes on to the next.
 
     Java: `PopLongPollingService.pollRemotingCommands`, which counts down once more when the set is empty (#4072).
     """
@@ -617,7 +617,7 @@ def submit(_state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", thread="waker")
 def submit_fails(state: CoreState, request: CoreRequest) -> Step:
-    """The channel of the request that was taken is closed, so it is dropped.
+    """The channel of the taken request is closed, so the thread drops the request.
 
     Java: `PopLongPollingService.wakeUp` returns false, which `notifyMessageArriving` does not look at.
     """
@@ -657,7 +657,7 @@ def expire(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", urgent=False, thread="pop scanner", exists=takes_to_look)
 def scan_takes(state: CoreState, request: CoreRequest) -> Step:
-    """The scanner takes the first request out of a set, to look at its time.
+    """The scanner takes the first request out of a set, to check the request's deadline.
 
     Java: `PopLongPollingService.run`, `popQ.pollFirst()`.
     """

@@ -20,7 +20,7 @@ def tick(state: State) -> Step:
     # GUARD
     guard = all_of(
         _can_count(state, each) for each in state.requests
-    )  # the specification adds: no urgent action is enabled
+    )  # `specification` adds the condition that no urgent action is enabled
     # EFFECT
     effect = assign(
         (state.next_scan, down(state.next_scan)),

@@ -110,9 +110,8 @@ def may_put_back(state: State, queue: Queue) -> Bool:
 def put_back(state: State, request: Request, here: Bool) -> Pairs:
     """The effect that the request is in the table again, where `here` holds.
 
-    If the broker has stopped or changed its role in the meantime, and its policy is to answer then, it answers the
-    request instead.
-    """
+    If the broker has stopped or changed its role in the meantime, and its policy says to answer requests then, the
+    broker answers the request instead."""
     refused = here & ~state.running if state.policy.on_stop == "answer" else FALSE
     if state.policy.on_close == "drop":
         refused |= here & request.closed

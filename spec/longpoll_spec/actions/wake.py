@@ -1,7 +1,6 @@
-"""Effects that several actions share: a request goes to the executor, is read for, is answered, or is dropped.
+"""Effects that several actions share: a request goes to the executor, gets a read, is answered, or is dropped.
 
-Source: `executeRequestWhenWakeup` (4.9.8).
-"""
+Source: `executeRequestWhenWakeup` (4.9.8)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def explore(
     limit_states: int | None = None,
     **options: Any,
 ) -> Exploration:
-    """Explore a model with an engine by name and decide the properties, all properties of the spec by default.
+    """Explore a model with the engine of this name, and decide the properties (by default, all of the spec).
 
     `report` is called with the progress about every second. If a search passes `limit_states`, it ends at the next
     level, and undecided properties are `unknown`; Ctrl-C has the same effect. The `explore` of each engine documents

@@ -52,7 +52,7 @@ class Row:
 
     @property
     def redundant_because(self) -> str | None:
-        """The reason in the table, if the change indeed breaks nothing; otherwise None."""
+        """The reason that the table gives, if the change indeed breaks nothing; otherwise None."""
         return None if self.violations or self.undecided else self.claim
 
     @property

@@ -106,7 +106,8 @@ class Ledger:
     def is_open(self, index: int) -> bool:
         """Whether the property has no witness yet.
 
-        Once a property has a witness, later levels need not look for one, because they only give longer runs.
+        Once a property has a witness, the search looks for no other one in later levels, because these only give longer
+        runs.
         """
         return index not in self.witnesses
 

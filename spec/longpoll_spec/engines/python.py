@@ -319,7 +319,7 @@ def unanswered(model: Model, fairness: Fairness | None = None) -> Endless | None
 
 
 def never_after(model: Model, said: LeadsTo, graph: Graph, fairness: Fairness | None = None) -> Endless | None:
-    """A fair run in which the premise is true once and the conclusion never from then on; None if there is no such run.
+    """A fair run in which the premise is true at some time and the conclusion never from then on; None if none exists.
 
     `graph` is the result of `graph_of` for this model.
     """

@@ -218,7 +218,7 @@ def _rows(explorations: Sequence[Exploration]) -> tuple[Row, ...]:
 
 
 def _weight(verdict: Verdict) -> int:
-    """The weight of a verdict: an exploration that breaks or reaches a property outweighs all that do not.
+    """The weight of a verdict: an exploration that breaks or reaches a property outweighs every other exploration.
 
     A vacuous verdict weighs least, so any exploration in which the property is not vacuous outweighs it.
     """

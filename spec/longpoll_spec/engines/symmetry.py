@@ -1,4 +1,4 @@
-"""Check that requests are interchangeable, and queues too, instead of assuming it.
+"""Checks whether requests are interchangeable and whether queues are, so that no engine has to assume it.
 
 Swapping two requests, or two queues, must map the set of actions and each statement to itself, up to the order of
 operands of `and` and `or`, so that a proof about one request or queue holds for all of them. If requests or queues are

@@ -105,7 +105,7 @@ def law_data(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
 
 
 def near(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:
-    """The policy, the policies that differ from it in one knob or two, and the other presets.
+    """Yield the policy, the policies that differ from it in one knob or two, and the other presets.
 
     A pair of knobs is used only if its model differs from the models with only one of the two knobs changed, and only
     if there are few pairs.

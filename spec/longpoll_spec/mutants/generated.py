@@ -48,8 +48,7 @@ class Mutant:
 
     action: str
     kinds: tuple[str, ...]
-    """The kinds of the action's actors, because two actions may share a name and each notifier has its own variables.
-    """
+    """The kinds of the action's actors, which distinguish the actions of several notifiers that share a name."""
     what: str
     """A short description of the mistake."""
     change: Change
@@ -87,7 +86,7 @@ class Mutant:
 def kinds_of(action: Action) -> tuple[str, ...]:
     """The acting threads by name, and "" for each acting request, because requests are interchangeable.
 
-    Queues and tags are left out, because a model with one queue or tag does not name it, and the action is the same.
+    Queues and tags are left out, because an action does not name the queue or tag of a model with only one.
     """
     acting = ("" if isinstance(actor, int) else actor for actor in action.actors)
     return tuple(each for each in acting if not each or each in THREADS)

@@ -50,7 +50,7 @@ def _is_wrong(model: Model, action: Action, request: Request, queue: Queue) -> B
 
 
 def offset_goes_on(model: Model) -> Property:
-    """A client's offset follows its last message: apart from answers, only a switch to a queue's end changes it."""
+    """A client's offset follows its last message: only an answer, or a switch to a queue's end, changes the offset."""
     return no_step(offset_goes_on, _moving_offsets(model))
 
 

@@ -100,7 +100,7 @@ def hold_limit_kept(model: Model) -> Property | None:
 
 
 def _overfilling(model: Model) -> Wrong:
-    """The steps after which too many requests are held: one that does not act becomes held, or is held already.
+    """The steps that exceed the limit: a request becomes held, and it does not act or another request is held already.
 
     This condition compares no two requests, because a proof for any number of requests requires that.
     """

@@ -33,12 +33,12 @@ def no_lost_wakeup(model: Model) -> Property:
 
 
 def lost_by_hold(model: Model) -> Property:
-    """No insert into the table leaves its request lost because a message came between the read and the insert."""
+    """No request is lost because a message came between its read and its insert into the table."""
     return no_step(lost_by_hold, _losing(model, "hold"))
 
 
 def lost_by_keep(model: Model) -> Property:
-    """No put-back by a notifier leaves a request lost because a message came between the take and the put-back."""
+    """No request is lost because a message came between a notifier's take and its put-back."""
     return no_step(lost_by_keep, _losing(model, "notify_end", "scan_end", "walk_end", "notifier_throws"))
 
 

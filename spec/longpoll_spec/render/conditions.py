@@ -37,7 +37,7 @@ Part: TypeAlias = tuple[str, frozenset[str]]
 
 @frozen
 class Condition:
-    """A condition: one of the alternatives must hold, with all its parts.
+    """A condition: all parts of at least one alternative must hold.
 
     A condition without alternatives never holds, and an alternative without parts always holds.
     """

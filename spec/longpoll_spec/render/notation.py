@@ -346,7 +346,7 @@ def bare(text: str) -> str:
 
 
 def state_text(model: Model, state: Sequence[int], parameters: Mapping[str, int] | None = None) -> str:
-    """A state as text: one line for the broker, and one for each request that differs from the first state."""
+    """A state as text: one line for the broker, and one for each request whose values differ from the first state."""
     shown: dict[str, list[str]] = {}
     for variable, value in zip(model.variables, state, strict=True):
         name, _, slot = variable.name.rpartition("_")

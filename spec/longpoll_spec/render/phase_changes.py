@@ -1,4 +1,4 @@
-"""Derives from the effects which action moves a request from which phase to which.
+"""Derives, from the effects of the actions, between which phases each action moves a request.
 
 For each action, every phase in turn is substituted for the request's phase in guard and effect. If the guard does not
 become false, the possible next phases are the constants in the effect. A derived move might need a condition that no

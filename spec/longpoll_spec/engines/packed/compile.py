@@ -204,7 +204,7 @@ class Scope:
         return self._bind(term, self._text(term))
 
     def _variable(self, term: Term) -> str:
-        """Unpack a variable. `source_of` does so before anything else, so that every scope finds the column."""
+        """Unpack a variable. `source_of` unpacks all variables first, so that every scope finds the columns."""
         assert self.outer is None, f"{term.args[0]} was not unpacked"
         return self._bind(term, self.writer.unpacked(term.args[0]))
 
@@ -223,7 +223,7 @@ class Scope:
                 return f"{self.value(left)} {_SIGNS[term.op]} {self.value(right)}"
 
     def _choice(self, term: Term) -> str:
-        """Select between two columns by bit operations, because several of them are faster than one `numpy.where`."""
+        """Select between two columns by several bit operations, which together are faster than one `numpy.where`."""
         condition, then, otherwise = (self.value(arg) for arg in term.args)
         mask = condition if isinstance(term, Bool) else self.mask(term.args[0])
         return f"{otherwise} ^ (({then} ^ {otherwise}) & {mask})"

@@ -78,8 +78,8 @@ def _value(words: Words, place: Field) -> Words:
 
 
 QUEUES_MAX: Final = 4
-"""The greatest number of queues for symmetry reduction: four have 24 renamings, each of which is tried for each state.
-"""
+"""The greatest number of queues for symmetry reduction. Four queues have 24 renamings, which are all tried for each
+state."""
 BLOCK_STATES: Final = 1 << 15
 """The number of states sorted at once, so that their groups stay in the second-level cache."""
 
@@ -212,7 +212,7 @@ class Orbits:
 
 
 def _kind_of(actor: Actor) -> Actor:
-    """The kind of an actor: "request", "queue", or the actor itself for any other."""
+    """The kind of an actor: "request" or "queue"; any other actor is its own kind."""
     return "request" if isinstance(actor, int) else "queue" if queue_acting(actor) is not None else actor
 
 

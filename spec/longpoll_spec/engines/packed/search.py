@@ -61,7 +61,7 @@ class _Alone:
 
 @define
 class _Search:
-    """A breadth-first search: its counts, and the one or several processes that expand its states."""
+    """A breadth-first search: its counts, and the processes that expand its states."""
 
     model: Model
     ledger: Ledger

@@ -1,9 +1,9 @@
 """Stores the states of a packed search: in a table in memory (`HeldStore`), or in sorted runs on disk (`SpillStore`).
 
-The table is a hash table with open addressing, to which states are added in batches and from which none is removed. A
-slot holds all words of a state, so membership is exact. States are stored in mixed form (`words`), and the upper bits
-of the head give the first slot to probe. So sorted states probe slots in ascending order, and the processor can wait
-for many cache misses at once.
+The table is a hash table with open addressing, to which states are added in batches. No state is ever removed. A slot
+holds all words of a state, so membership is exact. States are stored in mixed form (`words`), and the upper bits of the
+head give the first slot to probe. So sorted states probe slots in ascending order, and the processor can wait for many
+cache misses at once.
 
 On disk, the candidates for a level are written as sorted runs. At the end of the level the runs are read one range of
 heads after another, each small enough for memory, and the states that no earlier run has form the next level. The runs
@@ -47,7 +47,7 @@ from longpoll_spec.errors import MemoryShortError
 Slots: TypeAlias = npt.NDArray[np.int64]
 """Indices of slots."""
 LOAD_MAX: Final = 0.6
-"""The greatest share of slots in use, because in a fuller table the probe sequences get long."""
+"""The greatest share of used slots; in a fuller table the probe sequences would get long."""
 SLOTS_FIRST_BITS: Final = 14
 SLOTS_BITS_BIG: Final = 24
 """A table of at least 2**24 slots doubles when it is full. A smaller table grows fourfold, because each move costs
@@ -78,7 +78,7 @@ class WordTable:
     slots: Words = field(init=False)
     used: int = 0
     headless: set[int] = field(factory=set)
-    """The keys of states whose head is that of a free slot; if states have one word, there is one such state."""
+    """The keys of states whose head equals `_FREE`; if states have only one word, there is one such state."""
 
     def __attrs_post_init__(self) -> None:
         self.slots = np.zeros((self.width, 1 << self.bits), dtype=np.uint64)

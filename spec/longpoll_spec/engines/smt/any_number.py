@@ -1,4 +1,4 @@
-"""Proof for any number of requests: derive a cutoff from the specification, then prove it at the few sizes that matter.
+"""Proof for any number of requests: derive a cutoff from the specification, then prove the few numbers that matter.
 
 Each question of a proof by induction asks whether a bad state exists: a state in which the assumed statements hold and
 a step is enabled that breaks a statement. The question names at most two requests, the acting request and the request
@@ -348,7 +348,7 @@ def _explored(
 
 
 def worlds_within(world: Bounds) -> Iterator[Bounds]:
-    """The plain configuration, those with one feature of `world`, and `world` itself."""
+    """Yield the plain configuration, the configurations with one feature of `world`, and `world` itself."""
     yield PLAIN
     for each in (TIMEOUTS["timeout"], *EXPLORATIONS.values()):
         if each.aspects <= world.aspects and each.queues <= world.queues and each.tags <= world.tags:
@@ -452,7 +452,7 @@ def numbers_of(read: Statements, kept: Iterable[str], readers: Readers) -> tuple
 
 
 def _questions(read: Statements, kept: Iterable[str]) -> Iterator[tuple[frozenset[int], Bool, Bool]]:
-    """Every question of the proof: (named requests, condition that holds in a bad state, condition that does not)."""
+    """Yield (named requests, condition that is true in a bad state, condition that is false in it) per question."""
     inductive = set(kept)
     start: Effect = {variable.name: variable.first for variable in read.model.variables}
     by_label = {action.label: action for action in read.model.actions}

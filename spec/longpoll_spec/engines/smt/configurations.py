@@ -416,7 +416,7 @@ def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
 
 
 def unstated(proofs: Sequence[WorldProof]) -> Mapping[str, Sequence[str]]:
-    """Map each configuration to the properties that it does not state, or that hold vacuously only there.
+    """Map each configuration to the properties that it does not state, or that hold vacuously there but not elsewhere.
 
     The proof in this configuration says nothing about these properties.
     """

@@ -1,9 +1,10 @@
 """Refutation: it searches for runs that break a property, first by exploring small bounds and then by unrolling.
 
-The packed engine explores a hundred thousand states in a second, and many violating runs are longer than those that a
-solver reaches in a minute. So the configuration of a proof is explored first, with at most two requests, one or two
-messages and a timeout of one tick or three, up to a limit of states. If exploring reaches this limit, random runs are
-tried. A run that breaks a property is reported as a token. If no run breaks the property, exploring decides nothing.
+The packed engine explores a hundred thousand states in a second, and many violating runs are longer than the runs that
+a solver can unroll in a minute. So the configuration of a proof is explored first, with at most two requests, one or
+two messages and a timeout of one tick or three, up to a limit of states. If exploring reaches this limit, random runs
+are tried. A run that breaks a property is reported as a token. If no run breaks the property, exploring decides
+nothing.
 
 After exploring, a solver unrolls runs of a given number of steps: bounded model checking (Biere and others, 1999) over
 unbounded messages and any timeout and scan period not below those of the bounds. Lengths are tried in ascending order,

@@ -1,4 +1,4 @@
-"""Read terms about all requests as quantifiers over the requests that are not named, "the rest".
+"""Reads terms about all requests as quantifiers over "the rest", which are the requests that a term does not name.
 
 A term names some requests: the acting request, or the request that a statement is about. If every other request has the
 same part in a conjunction or a disjunction, up to renaming, the term means "for every request" or "for some request" of

@@ -87,7 +87,7 @@ def situations_of(make: ModelOf, world: Bounds, seen: Mapping[str, str] | None =
 
 
 def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]:
-    """(situation, token of a run) for the situations that random runs reach; equal models give equal runs.
+    """Yield (situation, token of a run) for the situations that random runs reach; equal models give equal runs.
 
     Runs without faults reach the deepest states, so they come first.
     """

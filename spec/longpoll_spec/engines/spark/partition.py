@@ -201,7 +201,7 @@ class Partition:
     sorted_states: int = field(factory=lambda: SORTED_STATES)
 
     def part(self) -> Part:
-        """The `Part` of this process that expands states of the model; it is compiled only once."""
+        """The `Part` with which this process expands states of the model, compiled only once."""
         name = (self.source.lines, self.stretch_states)
         if name not in _parts:
             expand = self.source.function("expand")

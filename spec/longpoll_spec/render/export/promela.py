@@ -95,7 +95,7 @@ def _is_read_by_others(name: str, waiting: Effect) -> bool:
 GROUPS: Final = {"always": "ALWAYS", "inductive": "ALWAYS", "sometimes": "SOMETIMES"}
 """Maps a kind of property to the macro that turns on all properties of this kind."""
 BY_STEP: Final = " by this step"
-"""The suffix of the message if the next step decides the property, instead of the state before it."""
+"""The suffix of the message if a step decides the property, instead of the state before the step."""
 
 
 def message_of(item: Property) -> str:

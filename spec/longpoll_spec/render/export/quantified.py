@@ -1,4 +1,4 @@
-"""Turns terms of three requests and three queues into expressions about any number of them, and these into TLA+.
+"""Turns terms of three requests and three queues into expressions about any number of both, and writes these as TLA+.
 
 The terms of the specification name every request and queue. Parts of a term that say the same about each request or
 queue become a quantifier: `phase_0 = held`, `phase_1 = held` and `phase_2 = held` in a conjunction become a statement
@@ -292,7 +292,7 @@ def _memberships(op: str, parts: list[Expression]) -> list[Expression]:
 
 
 def _choice(expression: Expression, bound: Bound) -> Expression:
-    """A chain of `ite` expressions, about any number of queues.
+    """Make a chain of `ite` expressions one about any number of queues.
 
     If the chain has a case for each queue that a variable may name, it becomes one expression about that queue.
     """
