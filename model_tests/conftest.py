@@ -80,7 +80,7 @@ def pytest_collection_finish() -> None:
     """Limit garbage collection to objects made after test collection, which saves a tenth of the processor time.
 
     Also report sockets that modules opened on import, because pytest would report such a socket only when the worker
-    ends, without the module that opened it. Only the first worker looks for them, because all workers import the same
+    ends, without the module that opened it. Only the first worker checks this, because all workers import the same
     modules.
     """
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":

@@ -76,7 +76,7 @@ class Row(msgspec.Struct):
     p99_ms: float = 0.0
 
     def better(self, known: Row | None) -> Row:
-        """A row with the better of two rounds for each figure."""
+        """Return a row with the better of two rounds for each figure."""
         if known is None:
             return self
         best = {

@@ -66,7 +66,7 @@ def x(figure_ms: float) -> float:
 
 
 def drawn(lines: list[Line]) -> str:
-    """The picture: a dot at the median, a line to p99, and a stroke at the maximum."""
+    """Return the picture: a dot at the median, a line to p99, and a stroke at the maximum."""
     height = TOP + ROW * len(lines) + 10
     parts = [*_axis(height), *(part for row, each in enumerate(lines) for part in _row(each, TOP + ROW * (row + 0.5)))]
     return picture(KIND, (LEFT + WIDTH + 30, height), TITLE, style_of(KIND, STYLE), parts) + "\n"

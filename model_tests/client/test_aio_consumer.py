@@ -160,7 +160,7 @@ def test_administrators_are_answered(clients: Clients, broker: Broker, topic: st
 
 
 def broadcast(topic: str, file: Path | None = None, **options: object) -> MemberConfig:
-    """A broadcasting member of the topic's group, which starts at the first message by default."""
+    """Return a broadcasting member of the topic's group, which starts at the first message by default."""
     told = {"start_at": "first", "offsets_file": None if file is None else str(file), **options}
     return MemberConfig(group=f"G-{topic}", message_model=MessageModel.BROADCASTING, **told)  # type: ignore[arg-type]
 

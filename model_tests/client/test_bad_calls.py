@@ -226,7 +226,7 @@ NO_TIMES: list[Any] = [math.nan, "3", None]
 
 
 def one_thread(group: str) -> MemberConfig:
-    """A configuration with one thread or task, which starts at the first message."""
+    """Return a configuration with one thread or task, which starts at the first message."""
     return MemberConfig(group=group, start_at="first", thread_count=1)
 
 
@@ -415,7 +415,7 @@ def test_an_option_of_other_calls_is_refused() -> None:
 
 
 def calls_of(kind: type) -> dict[str, set[str]]:
-    """Each public method and the constructor, with the names of its options."""
+    """Return each public method, and the constructor, with the names of its options."""
     fields = {field.name for field in attrs.fields(kind)} if attrs.has(kind) else set()
     names = [name for name in dir(kind) if not name.startswith("_") and name not in fields]
     calls = {name: call for name in [*names, "__init__"] if callable(call := getattr(kind, name))}

@@ -193,7 +193,7 @@ class Run:
         self.network = Network(self.world)
 
     def process(self, name: str, disk: Disk | None = None) -> SimulatedRuntime:
-        """A process with a disk in the simulation."""
+        """Return a process with a disk in the simulation."""
         return SimulatedRuntime(self.network, SimulatedFiles(disk or Disk(), before=self.world.point), name)
 
     @property

@@ -55,7 +55,7 @@ def config(**options: Any) -> MemberConfig:
 
 
 def polling(clients: Clients, topic: str, of_group: MemberConfig | None = None) -> Any:
-    """A started member that has the two queues."""
+    """Return a started member that has the two queues."""
     consumer = clients.pulling(topic, of_group or config(batch_count_max=3))
     assert len(consumer.queues) == 2
     return consumer
@@ -66,7 +66,7 @@ def numbers_of(messages: Sequence[ReceivedMessage]) -> list[int]:
 
 
 def poll(consumer: Any, count: int, most: int | None = None) -> list[int]:
-    """The numbers of the next messages, at least `count`."""
+    """Return the numbers of the next messages, at least `count`."""
     found: list[int] = []
     while len(found) < count:
         came = consumer.poll(PATIENCE_S, most)

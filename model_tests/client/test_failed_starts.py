@@ -96,7 +96,7 @@ def raises(error: BaseException) -> Callable[..., Any]:
 
 
 def shares_one(client_id: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> tuple[MessageQueue, ...]:
-    """An allocation of queues that works for one topic and raises for others."""
+    """Return an allocation of queues that works for one topic and raises for others."""
     if queues[0].topic.endswith("-1"):
         raise ValueError("unshared")
     return allocate_averagely(client_id, members, queues)
@@ -145,7 +145,7 @@ CELLS: Final = [(kind, way) for kind in KINDS for way in WAYS if kind != "pull" 
 
 
 def made(kind: str, runtime: Machine, name_server: str, topics: Sequence[str], way: Way, *, is_loop: bool) -> Any:
-    """A consumer of its own group whose start will fail in this way."""
+    """Return a consumer with a group of its own, whose start fails in this way."""
     options = member_options(MemberConfig(group=f"G-{uuid.uuid4().hex}", **way.config)) | {"runtime": runtime}
     consumer: Any
     if kind == "pull":

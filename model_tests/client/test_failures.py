@@ -177,7 +177,7 @@ def test_a_restarted_name_server_removes_no_route(
 def test_an_unresponsive_name_server_delays_no_send(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_loop: bool
 ) -> None:
-    """A send is not delayed, neither after a failed send nor when its route is too old."""
+    """Neither a failed send nor a route that is too old makes the next send wait for the name server."""
     monkeypatch.setattr(aio_instance if is_loop else instance, "DOUBT_WAIT_S", 0.05)
     with ExitStack() as stack:
         runtime = ShiftedRuntime()
@@ -203,7 +203,7 @@ def raises(error: type[BaseException]) -> Callable[..., Any]:
 
 
 def released(view: memoryview) -> memoryview:
-    """A memoryview whose buffer was released."""
+    """Return a memoryview whose buffer was released."""
     view.release()
     return view
 

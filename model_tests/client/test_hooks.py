@@ -154,7 +154,7 @@ def test_hooks_see_what_listeners_get(clients: Clients, topic: str, is_orderly: 
 
 
 def lines_of(name_server: str, topic: str, count: int) -> list[tuple[list[str], str]]:
-    """The lines of a trace topic, split into fields, each with the keys of its message."""
+    """Return the lines of a trace topic, split into fields, each with the keys of its message."""
     found: list[tuple[list[str], str]] = []
     with polling(name_server, topic, f"dashboard-{topic}") as consumer:
         while len(found) < count:
@@ -264,7 +264,7 @@ def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 
 def linked(span: ReadableSpan) -> set[int]:
-    """The spans that a span links to."""
+    """Return the spans that a span links to."""
     return {link.context.span_id for link in span.links}
 
 

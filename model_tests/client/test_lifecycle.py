@@ -239,7 +239,7 @@ TURNS = 30
 
 
 def running(kind: str, clients: Clients, topic: str) -> Any:
-    """A started client of this kind that has connections."""
+    """Return a started client of this kind that has connections."""
     if kind == "push":
         return clients.pushing(topic, consumed, group=kind)
     if kind == "pull":

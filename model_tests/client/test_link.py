@@ -306,7 +306,7 @@ def parcel(messages: int = 1) -> Parcel:
 
 
 def stored_at(msg_id: str = "broker-id", code: int = 0) -> Command:
-    """A broker's answer that the message is in queue 1 at offset 7."""
+    """Return a broker's answer that the message is in queue 1 at offset 7."""
     return Command(code, ext_fields=SendMessageResponseHeader(msg_id=msg_id, queue_id=1, queue_offset=7).encode())
 
 
@@ -450,7 +450,7 @@ def test_brokers_are_preferred_as_in_java(events: list[tuple[str, str, int, int]
 
 
 def brokers_asked(slow: SlowBrokers, outcome: object, took_ms: int, sends: int, *, queue_id: int | None = None) -> str:
-    """The brokers that a number of sends use, 100 ms apart, if broker b ends every try in this way."""
+    """Return the brokers that a number of sends use, 100 ms apart, if broker b ends every try in this way."""
     asked, turns, now_ns = "", count(), 0
     for number in range(sends):
         parcel = single_parcel("P", "T", OutgoingMessage(b"x"), f"{number:032X}", 0)

@@ -31,7 +31,7 @@ END_S: Final = 20.0
 
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
-    """The name server of `longpoll serve`, a separate process whose memory does not count here."""
+    """Yield the name server of `longpoll serve`, a separate process whose memory does not count here."""
     any_port = "127.0.0.1:0"
     command = (sys.executable, "-m", "longpoll", "serve", "--json", "--listen", any_port, "--name-server", any_port)
     with subprocess.Popen((*command, "--store", str(directory)), stdout=subprocess.PIPE, text=True) as process:
@@ -44,7 +44,7 @@ def served(directory: Path) -> Iterator[str]:
 
 
 def used_after_each_part(directory: Path, messages: int) -> list[int]:
-    """Memory of this process without mapped files, in bytes, after each part of the messages."""
+    """Return memory of this process without mapped files, in bytes, after each part of the messages."""
     used: list[int] = []
     count = 0
     lock = threading.Lock()

@@ -78,7 +78,7 @@ def told(body: bytes) -> tuple[object, str]:
 
 
 def plainly(body: bytes) -> tuple[object, str]:
-    """The messages of the same bytes, read without the fast path."""
+    """Return the messages of the same bytes, read without the fast path."""
     with patch.object(messages, "read_plain", lambda _data, at, *_rest: at):
         return told(body)
 
@@ -118,7 +118,7 @@ def test_only_plain_records_are_read_on_the_fast_path() -> None:
 
 
 def quickly(body: bytes, at: int = 0) -> tuple[list[str], int]:
-    """The ids of the messages that the fast path reads, and the place where it stops."""
+    """Return the ids of the messages that the fast path reads, and the place where it stops."""
     found: list[ReceivedMessage] = []
     end = read_plain(body, at, found)
     return [message.msg_id for message in found], end
@@ -160,7 +160,7 @@ def test_messages_with_equal_properties_are_read_like_single_ones(
 
 
 def read_with(encoded: list[bytes], topics: str = "T") -> list[ReceivedMessage]:
-    """Messages with these properties, and these topics in turn, as the fast path reads them."""
+    """Return messages with these properties, and these topics in turn, as the fast path reads them."""
     written = [
         encode_record(
             MessageToStore(topic, 1, b"body", each, 0, 5, host_bytes("127.0.0.1", 1), host_bytes("127.0.0.1", 2)),
@@ -225,7 +225,7 @@ class Set(RealRuntime):
         return self.process
 
     def identity(self) -> bytes:
-        """An address and the number of the call, as random bytes."""
+        """Return an address and the number of the call, as random bytes."""
         self.drawn += 1
         return bytes([10, 1, 2, 3]) + self.drawn.to_bytes(4, "big")
 

@@ -112,7 +112,7 @@ def puller_of(calls: Calls, *, count_max: int = 1000, deliver: Callable[[Batch],
 
 
 def answer(code: int) -> Command:
-    """An answer whose next offset is 2."""
+    """Return an answer whose next offset is 2."""
     header = PullMessageResponseHeader(suggest_which_broker_id=0, next_begin_offset=2, min_offset=0, max_offset=2)
     return Command(code, 1, 1, header.encode())
 
@@ -128,7 +128,7 @@ def record(offset: int) -> bytes:
 
 
 def found(first: int, count: int) -> Command:
-    """An answer with messages from this offset on."""
+    """Return an answer with messages from this offset on."""
     header = PullMessageResponseHeader(
         suggest_which_broker_id=0, next_begin_offset=first + count, min_offset=0, max_offset=first + count
     )
@@ -149,7 +149,7 @@ def test_pulling_continues_from_a_moved_offset_at_once() -> None:
 
 
 def answered(body: bytes, fields: dict[str, str] | None = None) -> Command:
-    """An answer with a body that may be unreadable."""
+    """Return an answer with a body that may be unreadable."""
     return Command(ResponseCode.SUCCESS, 1, 1, answer(0).ext_fields if fields is None else fields, memoryview(body))
 
 
@@ -468,7 +468,7 @@ def test_a_group_that_is_unknown_to_a_broker_starts(refusal: ResponseCode) -> No
 
 
 def failed_pulls(consumer: PullConsumer) -> int:
-    """The number of failed pulls of all topics."""
+    """Return the number of failed pulls of all topics."""
     return sum(each.failed_pull_count for each in consumer.statistics.values())
 
 

@@ -340,7 +340,7 @@ class Given:
         self.puller = self.queue(QUEUE)
 
     def queue(self, queue: MessageQueue) -> Puller:
-        """The puller of a queue."""
+        """Return the puller of a queue."""
         subscription = SubscriptionData(topic="T", sub_string="*")
         puller: Puller = self.consumer._member._make_puller(queue, subscription, 0, False)
         puller._is_pulling = True  # A pull is in progress, so no other one begins.

@@ -43,12 +43,12 @@ ROOMS: Final = ("east", "west", "north")
 
 
 def room(name: str) -> str:
-    """The text before the @ in a broker's name or a client's id, which names its machine room."""
+    """Return the machine room of a broker or a client: the text before the @ in its name or id."""
     return name.partition("@")[0]
 
 
 def near(within: Allocate) -> Allocate:
-    """A strategy that allocates queues to members in the broker's machine room by the strategy `within`."""
+    """Return a strategy that allocates queues by `within` to members in the machine room of the queue's broker."""
     return allocate_near(lambda queue: room(queue.broker_name), room, within)
 
 
@@ -63,7 +63,7 @@ ALLOCATES: Final[dict[str, Allocate]] = {
 
 
 def queues_of(topic: str, brokers: int, queues: int) -> list[MessageQueue]:
-    """The same number of queues for each broker."""
+    """Return a topic's queues: the same number for each broker."""
     names = [f"{ROOMS[number % 3]}@broker-{number}" for number in range(brokers)]
     return sorted(
         MessageQueue(topic=topic, broker_name=name, queue_id=each) for name in names for each in range(queues)
@@ -71,7 +71,7 @@ def queues_of(topic: str, brokers: int, queues: int) -> list[MessageQueue]:
 
 
 def differing(allocates: dict[str, Allocate]) -> set[str]:
-    """The strategies whose assignments differ from the Java client's."""
+    """Return the strategies whose assignments differ from the Java client's."""
     found = set()
     for row in ROWS:
         every = queues_of(row["topic"], row["brokers"], row["queues"])
@@ -117,7 +117,7 @@ LOGGER = "longpoll_client.consume.membership"
 
 
 def wanted(**expressions: str) -> dict[str, SubscriptionData]:
-    """A member's subscriptions by topic; an expression that begins with a colon is not a tag expression."""
+    """Return a member's subscriptions by topic; an expression that begins with a colon is not a tag expression."""
     return {
         topic: make_subscription(topic, text.removeprefix(":"), "SQL92" if text.startswith(":") else "TAG", 1)
         for topic, text in expressions.items()
@@ -125,7 +125,7 @@ def wanted(**expressions: str) -> dict[str, SubscriptionData]:
 
 
 def told(subscriptions: dict[str, SubscriptionData]) -> Command:
-    """The answer of a broker with these subscriptions."""
+    """Return the answer of a broker with these subscriptions."""
     body = ConsumerConnection(
         connection_set=[],
         subscription_table=subscriptions,
@@ -137,7 +137,7 @@ def told(subscriptions: dict[str, SubscriptionData]) -> Command:
 
 
 def others_of() -> tuple[SubscriptionCheck, Statistics]:
-    """A member's check of the other members' subscriptions, and the statistics that count the differences."""
+    """Return a check of the other members' subscriptions, and the statistics that count the differences."""
     statistics = Statistics(RUNTIME)
     return SubscriptionCheck(MemberConfig(group="G"), statistics), statistics
 

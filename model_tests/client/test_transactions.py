@@ -70,7 +70,7 @@ def name_server(broker: Broker) -> str:
 
 
 def unknown(_message: ReceivedMessage) -> TransactionState:
-    """A check that returns UNKNOWN."""
+    """Answer a check with UNKNOWN."""
     return UNKNOWN
 
 

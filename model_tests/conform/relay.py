@@ -257,7 +257,7 @@ def again(command: Mapping[str, Any], **changed: Any) -> bytes:
 
 
 def answers(code: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Fault:
-    """A fault that changes the answers to requests with this code, except those for which `change` returns None."""
+    """Return a fault that changes the answers to requests with this code, unless `change` returns None."""
 
     def fault(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
         if asked.command.get("code") != code or not command["flag"] & 1:
@@ -269,7 +269,7 @@ def answers(code: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def field_of(code: int, name: str, change: Callable[[str], str | None]) -> Fault:
-    """A fault that changes one extension field of the answers to requests with this code.
+    """Return a fault that changes an extension field of the answers to requests with this code.
 
     If `change` returns None, the field is removed.
     """
@@ -310,7 +310,10 @@ def at(place: int, number: int, size: int = 1) -> Callable[[bytearray], bytearra
 
 
 def whole(code: int, tell: Callable[[bytes], Told], *, when: int | None = None) -> Fault:
-    """A fault that replaces answers to requests with this code, or only those with the response code `when`."""
+    """Return a fault that replaces the answers to requests with this code.
+
+    With `when` it replaces only answers with this response code.
+    """
 
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fits = asked.command.get("code") == code and command["flag"] & 1 and when in {None, command["code"]}

@@ -280,7 +280,7 @@ RELATIONS: Final = ("=", "<>", ">", ">=", "<", "<=")
 
 @st.composite
 def comparisons(draw: st.DrawFn) -> str:
-    """A comparison that SQLite evaluates like RocketMQ: whole numbers, or equality of texts."""
+    """Draw a comparison that SQLite evaluates like RocketMQ: whole numbers, or equality of texts."""
     whole, text = draw(st.sampled_from(WHOLE_NAMES)), draw(st.sampled_from(TEXT_NAMES))
     low, high = sorted((draw(st.integers(0, 9)), draw(st.integers(0, 9))))
     shown = [f"'{each}'" for each in draw(st.lists(st.sampled_from(("x", "y", "it''s", "5")), min_size=1, max_size=6))]
@@ -317,7 +317,7 @@ texts = st.dictionaries(st.sampled_from(TEXT_NAMES), st.sampled_from(("x", "y", 
 
 
 def sqlite_outcome(expression: str, properties: dict[str, int | str]) -> Value:
-    """The result of SQLite for one row; a missing property is NULL."""
+    """Return the result of SQLite for one row; a missing property is NULL."""
     columns = ", ".join(f"? AS {name}" for name in (*WHOLE_NAMES, *TEXT_NAMES))
     row = [properties.get(name) for name in (*WHOLE_NAMES, *TEXT_NAMES)]
     connection = sqlite3.connect(":memory:")

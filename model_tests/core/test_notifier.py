@@ -81,7 +81,10 @@ def test_a_traversal_answers_late_pulls() -> None:
 
 
 def broken_walk(policy: Policy) -> tuple[HoldTable, list[Pull], list[Wake], bool]:
-    """A traversal whose second pull's filter raises; returns table, pulls, wakes, and whether the traversal raised."""
+    """Traverse a bucket whose second pull's filter raises.
+
+    Returns the table, the pulls, the wakes, and whether the traversal raised.
+    """
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pulls = [held(table, offset) for offset in (0, 1, 2)]
 

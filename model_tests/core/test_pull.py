@@ -278,7 +278,7 @@ def test_a_slave_corrects_no_offset() -> None:
 
 
 def queues_of(tags: str) -> MemoryQueues:
-    """Queue 0 of topic T, with one visible message for each letter, which is the message's tag."""
+    """Return queue 0 of topic T, with one visible message for each letter, which is the message's tag."""
     queues = MemoryQueues()
     for tag in tags:
         queues.append(("T", 0), Message(next(iter(tag_filter(tag, "TAG").codes))))

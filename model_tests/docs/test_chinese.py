@@ -48,7 +48,7 @@ def told(data: dict[str, Any]) -> set[str]:
 
 
 def lacking(words: dict[str, str], wanted: set[str]) -> list[str]:
-    """English texts that have no Chinese text, or whose Chinese text has other placeholders."""
+    """Return English texts that have no Chinese text, or whose Chinese text has other placeholders."""
     wrong = {each for each in wanted if not HAN.search(words.get(each, "")) and re.search("[A-Za-z]{2}", each)}
     odd = {each for each in wanted if sorted(PLACES.findall(each)) != sorted(PLACES.findall(words.get(each, each)))}
     return sorted(wrong | odd)

@@ -173,7 +173,7 @@ def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict
 
 
 def masked(text: str) -> str:
-    """The text with `0` for each number and random name, which differ from run to run."""
+    """Return the text with `0` for each number and random name, which differ from run to run."""
     return re.sub(r"\b[\dA-F]*\d[\dA-F]*(\b|(?=m?s\b))|(?<=longpoll-store-)\w+", "0", text)
 
 

@@ -53,7 +53,7 @@ class Command:
 
 
 def commands(page: str) -> Iterator[Command]:
-    """The commands of a page in order; a diff belongs only to the next block."""
+    """Yield the commands of a page in order; a diff belongs only to the next block."""
     edit = ""
     for kind, block in BLOCK.findall(page):
         if kind == "diff":

@@ -257,7 +257,7 @@ LONG: Final = (pytest.mark.long, pytest.mark.timeout(1800))
 
 
 def _cases() -> list[ParameterSet]:
-    """Each command once. Commands that try every knob or number are marked long."""
+    """Return each command once. Commands that try every knob or number are marked long."""
     return [
         pytest.param(page, command, marks=LONG if _takes_long(command) else ())
         for page, command in dict.fromkeys(_commands())

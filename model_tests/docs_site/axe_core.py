@@ -19,7 +19,7 @@ axe.run(document, { resultTypes: ["violations"], iframes: false }).then((found) 
 
 
 def fetched(directory: Path) -> str:
-    """The script of axe-core; skips the test if npm is missing or cannot reach its registry."""
+    """Return the script of axe-core; skips the test if npm is missing or cannot reach its registry."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("NO AXE: install npm to check the site's pages with axe-core")

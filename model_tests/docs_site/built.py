@@ -43,7 +43,7 @@ def read(path: Path) -> Page:
 
 
 def lost_links(site: Path) -> list[str]:
-    """(Page, link) for every link within the site whose file or anchor does not exist."""
+    """Return "page: link" for every link within the site whose file or anchor does not exist."""
     pages = {path: read(path) for path in site.rglob("*.html")}
     lost = []
     for path, page in pages.items():
@@ -59,7 +59,7 @@ def lost_links(site: Path) -> list[str]:
 
 
 def fetched_elsewhere(site: Path) -> list[str]:
-    """(Page, address) for every resource that a browser would load from another site."""
+    """Return "page: address" for every resource that a browser would load from another site."""
     return [
         f"{path.relative_to(site)}: {address}"
         for path in site.rglob("*.html")
@@ -70,7 +70,7 @@ def fetched_elsewhere(site: Path) -> list[str]:
 
 @cache
 def built_site() -> Path:
-    """The site in `build/site`, built once per process; a warning of Sphinx fails the test."""
+    """Return the site in `build/site`, built once per process; a warning of Sphinx fails the test."""
     ran = build(SITE, SOURCE)
     assert ran.returncode == 0, ran.stdout
     assert ran.stdout == ""

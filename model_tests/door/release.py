@@ -42,7 +42,7 @@ def ran(*words: str | Path, cwd: Path) -> str:
 
 
 def built(kind: str, source: Path, target: Path) -> Path:
-    """The file that `python -m build --wheel` or `--sdist` makes from a source tree."""
+    """Return the file that `python -m build --wheel` or `--sdist` makes from a source tree."""
     # `--no-isolation` uses only the locked packages, because a build must download nothing.
     ran(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", target, source, cwd=source)
     name = tomllib.loads((source / "pyproject.toml").read_text())["project"]["name"].replace("-", "_")
@@ -74,7 +74,7 @@ def check_same(wheel: Path, sdist: Path, scratch: Path) -> None:
 
 
 def check_installs(wheel: Path, scratch: Path) -> str:
-    """The output of `longpoll --version` with only the wheel installed; raises ReleaseError."""
+    """Return the output of `longpoll --version` with only the wheel installed; raises ReleaseError."""
     environment = scratch / "environment"
     venv.create(environment, with_pip=True)
     words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
@@ -87,7 +87,7 @@ def check_installs(wheel: Path, scratch: Path) -> str:
 
 
 def archive(version: str) -> tuple[str, bytes]:
-    """The release archive's name and bytes, which are reproducible."""
+    """Return the release archive's name and bytes, which are reproducible."""
     name = f"longpoll-vectors-{version}"
     whole = io.BytesIO()
     with (
@@ -103,7 +103,7 @@ def archive(version: str) -> tuple[str, bytes]:
 
 
 def release(root: Path, scratch: Path) -> Sequence[Path]:
-    """The checked wheel and sdist of a tree, the client's wheel, and the vectors.
+    """Return the checked wheel and sdist of a tree, the client's wheel, and the vectors.
 
     Raises ReleaseError.
     """

@@ -82,7 +82,7 @@ def test_the_import_loads_no_heavy_package() -> None:
 def test_a_closed_broker_leaves_nothing_behind() -> None:
     """Before the close the sent messages can be read. After any number of closes nothing of the broker remains."""
     with longpoll.Broker(store_config=SMALL_STORE):
-        pass  # The first server opens descriptors that the process keeps, so it must not count.
+        pass  # The first server opens descriptors that the process keeps, so they are counted only afterwards.
     before, hook = left(), Mock(RpcHook)
     with longpoll.Broker(store_config=SMALL_STORE, hooks=[hook]) as broker:
         with longpoll.Producer(broker.name_server) as producer:
@@ -195,7 +195,7 @@ CHOICES: Final = {"prop": "HINTS", "kind": "PROMISES"}
 
 
 def exception_classes() -> list[type[BaseException]]:
-    """The exception classes at the top level of all modules; modules without one are not imported."""
+    """Return the exception classes at the top level of all modules; modules without one are not imported."""
     known = {name for name, value in vars(builtins).items() if _is_exception(value)}
     sources = {
         ".".join(path.relative_to(top).with_suffix("").parts): CLASS.findall(path.read_text(encoding="utf-8"))
@@ -223,7 +223,7 @@ def _is_exception(value: object) -> bool:
 
 
 def examples(kind: type[BaseException]) -> Iterator[BaseException]:
-    """Errors of this class with arguments that its `__init__` accepts."""
+    """Yield errors of this class with arguments that its `__init__` accepts."""
     if "__init__" not in {name for each in kind.__mro__ if each.__module__ != "builtins" for name in vars(each)}:
         yield kind(TEXT)
         if issubclass(kind, OSError):

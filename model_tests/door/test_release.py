@@ -142,7 +142,7 @@ def held(project: dict[str, Any]) -> dict[Path, str]:
 
 
 def imported(path: Path) -> set[str]:
-    """The dotted names that a module imports, at its top or inside of functions."""
+    """Return the dotted names that a module imports, at its top or inside of functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text() if path.suffix == ".py" else "")):
         if isinstance(node, ast.Import):

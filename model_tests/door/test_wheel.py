@@ -100,7 +100,7 @@ def installed(wheel: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 
 def size_mb(python: Path) -> float:
-    """The installed size without pip and the files of venv."""
+    """Return the installed size without pip and the files of venv."""
     (site,) = (python.parents[1] / "lib").glob("python3*/site-packages")
     kept = [path for path in site.iterdir() if path.name.split("-")[0] not in {"pip", "setuptools", "pkg_resources"}]
     files = (file for path in kept for file in (path.rglob("*") if path.is_dir() else [path]))

@@ -38,7 +38,7 @@ Making = Callable[[Runtime], LongPollSubject]
 
 
 def of(kind: Callable[..., Feed], subject: Callable[..., LongPollSubject] = InMemory, **parameters: Any) -> Making:
-    """A maker of subjects for a service; parameters in capitals belong to the subject."""
+    """Return a maker of subjects for a service; parameters in capitals belong to the subject."""
     own = {name: value for name, value in parameters.items() if name.islower()}
     declared = {name.lower(): value for name, value in parameters.items() if not name.islower()}
     return lambda runtime: subject(kind(runtime, **own), **declared)

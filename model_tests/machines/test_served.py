@@ -40,7 +40,8 @@ from longpoll_spec.policy import preset, with_knob
 
 RULES = {rule.function.__wrapped__.__name__ for rule in RocketMQMachine.setup_state().rules}
 HURRIED = attrs.evolve(STRICT, patience_ms=1_500, queue_file_units=40)
-"""A policy with less patience, which shortens the tests with injected faults without changing their results."""
+"""A policy with a shorter `patience_ms`, which shortens the tests with injected faults without changing their results.
+"""
 
 
 def run(broker: EmbeddedBroker, *, max_examples: int = 40, step_count: int = 40, seed: int | None = None) -> KitReport:
@@ -255,7 +256,7 @@ LATER = 100 * SECOND
 
 
 def queue_of(*tags: str, file_units: int = 1_000) -> WireQueue:
-    """A queue of messages with these tags, the n-th acknowledged just after second n."""
+    """Return a queue of messages with these tags; message n was acknowledged just after second n."""
     queue = WireQueue("T@0", Allowances(), topic="T", queue_id=0, file_units=file_units)
     for number, tag in enumerate(tags):
         queue.sent(Draft(b"body %d" % number, tag), number * SECOND, number * SECOND + 1, 100 * number)
@@ -263,7 +264,7 @@ def queue_of(*tags: str, file_units: int = 1_000) -> WireQueue:
 
 
 def pull_of(offset: int, wanted: Wanted = ALL, *, timeout_ms: int = 0, begun_ns: int = LATER) -> Ask:
-    """A pull from this offset on; by default it begins after all messages were acknowledged."""
+    """Return a pull from this offset on; by default it begins after all messages were acknowledged."""
     return Ask(1, "T@0", max(offset, 0), PullTerms(wanted=wanted, offset=offset), timeout_ms, begun_ns)
 
 

@@ -59,7 +59,7 @@ def modules() -> dict[str, Path]:
 
 
 def tests_of(module: str) -> list[str]:
-    """The test files that import a module, or any module of its package if no test file imports the module."""
+    """Return the test files that import a module, or if there are none, those that import any module of its package."""
     package, _, name = module.rpartition(".")
     exact = rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
     texts = {path: path.read_text("utf-8") for path in sorted((ROOT / "model_tests").rglob("test_*.py"))}

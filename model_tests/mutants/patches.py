@@ -99,7 +99,7 @@ def apply(bug: Bug, tree: Path, *options: str) -> None:
 
 
 def run_tests(bug: Bug, tree: Path) -> tuple[int, str]:
-    """The exit code of pytest for the bug's tests in a tree, and the end of its output."""
+    """Return the exit code of pytest for the bug's tests in a tree, and the end of its output."""
     words = ["-q", "-x", "-m", "not peers", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *bug.tests]
     paths = os.pathsep.join(str(tree / each) for each in ("", "spec", "reference"))
     done = subprocess.run(

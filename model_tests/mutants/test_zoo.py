@@ -105,7 +105,7 @@ COMMENT: Final = """--- a/reference/longpoll_broker/hold/__init__.py
 
 
 def planted(path: Path, *, line: str, tests: str) -> Bug:
-    """A patch that changes only a comment, so no test can find it."""
+    """Return a patch that changes only a comment, so no test can find it."""
     path.write_text(HEAD.format(tests=tests) + COMMENT.format(line=line))
     return patches.read(path)
 

@@ -139,7 +139,7 @@ def result_of(name: str, log: Path, seconds: float) -> Part:
 
 
 def today() -> int:
-    """The date as a number, such as 20261126: each night has its own seed, and anyone can repeat it."""
+    """Return the date as a number, such as 20261126, so each night has its own seed and anyone can repeat it."""
     return int(dt.datetime.now(dt.UTC).strftime("%Y%m%d"))
 
 

@@ -116,7 +116,7 @@ def test_one_client_sends_to_both_and_consumes_from_both(cluster: Cluster) -> No
 
 
 def _where_members_are(address: Address, topic: str) -> dict[tuple[str, int], int]:
-    """(Broker, queue) -> position of the group's only member (request 223)."""
+    """Return (broker, queue) -> the offset of the group's only member (request 223)."""
     with RawClient(address) as client:
         answer = client.call(
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": topic, "group": "G", "clientAddr": ""}

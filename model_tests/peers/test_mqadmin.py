@@ -136,7 +136,7 @@ READ: Final[Commands] = (
 
 
 def resolved(directory: Path, version: str = "4.9.7") -> str:
-    """The class path of Java's broker and tools; skips the test if they are missing."""
+    """Return the class path of Java's broker and tools; skips the test if they are missing."""
     return class_path_of(directory, version, ("namesrv", "broker", "tools"))
 
 
@@ -168,7 +168,10 @@ class Place:
 
 
 def masked(text: str) -> list[str]:
-    """The sorted lines without texts that differ from run to run. A failure is shown without its stack trace."""
+    """Return the sorted lines of an output without texts that differ from run to run.
+
+    A failure is shown without its stack trace.
+    """
     for pattern, name in MASKS:
         text = pattern.sub(name, text)
     lines = [line.strip() for line in text.splitlines() if "|-INFO" not in line]

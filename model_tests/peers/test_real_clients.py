@@ -35,7 +35,7 @@ _READY: dict[str, Client] = {}
 
 
 def client_of(name: str, directory: Path) -> Client:
-    """A client, built at its first use; a missing tool skips the test with the reason."""
+    """Return a client, built at its first use; a missing tool skips the test with the reason."""
     if name not in _READY:
         try:
             _READY[name] = CLIENTS[name](directory)

@@ -53,7 +53,7 @@ def telling(source: str) -> list[Line]:
 
 
 def _runs(files: Mapping[str, Sequence[Line]]) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
-    """Pairs of places (file, line index) that begin with the same `SHARED_MIN` lines."""
+    """Yield pairs of places (file, line index) that begin with the same `SHARED_MIN` lines."""
     places: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, lines in files.items():
         for index in range(len(lines) - SHARED_MIN + 1):
@@ -64,7 +64,7 @@ def _runs(files: Mapping[str, Sequence[Line]]) -> Iterator[tuple[tuple[str, int]
 
 
 def pairs(files: Mapping[str, str]) -> list[Pair]:
-    """The pairs of places in these files, in order. Overlapping matches are joined to the longest pair."""
+    """Return the pairs of places in these files, in order. Overlapping matches are joined to the longest pair."""
     lines = {name: telling(source) for name, source in files.items()}
     starts = set(_runs(lines))
     found = []

@@ -90,7 +90,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def of_markdown(text: str) -> Iterator[str]:
-    """The sentences of a page, without its code."""
+    """Yield the sentences of a page, without its code."""
     for block in re.split(r"\n\s*\n", _FENCE.sub("\n", text)):
         for item in re.split(r"\n(?=[-*+] |\d+\. |\||#|<)", block):
             if item.startswith("|"):
@@ -104,7 +104,7 @@ def of_markdown(text: str) -> Iterator[str]:
 
 
 def of_python(text: str) -> Iterator[str]:
-    """The sentences of a module's docstrings; indented examples are left out."""
+    """Yield the sentences of a module's docstrings; indented examples are left out."""
     for found in _DOCSTRING.findall(text):
         lines = [line for line in found.splitlines() if not line.lstrip().startswith(("|", ">>>"))]
         for block in re.split(r"\n\s*\n", "\n".join(lines)):
@@ -112,7 +112,7 @@ def of_python(text: str) -> Iterator[str]:
 
 
 def of_comments(text: str) -> Iterator[str]:
-    """The sentences of a module's comments, without comments for tools and section lines."""
+    """Yield the sentences of a module's comments, without comments for tools and section lines."""
     for block in re.split(r"\n(?![ ]*#)", text):
         lines = _COMMENT.findall(block)
         yield from sentences(" ".join(line for line in lines if not _FOR_TOOLS.match(line)))

@@ -24,7 +24,7 @@ TARGETS = {"setup", "run", "test", "test-peers", "nightly", "mutants", "bench", 
 
 
 def unpinned(lock: str) -> list[str]:
-    """The requirements of a lock file that lack an exact version or a hash, and its lines with an address."""
+    """Return the requirements of a lock file that lack an exact version or a hash, and its lines with an address."""
     entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + re.sub(r"(?m)^\s*#.*\n?", "", lock))
     bad = [e.split()[0] for e in entries if e.strip() and ("==" not in e.split("\\")[0] or "--hash=sha256:" not in e)]
     return bad + re.findall(r"https?://\S+|--(?:index-url|find-links)\S*", lock)
@@ -172,7 +172,7 @@ KNOWN_AT_TOP = {
 
 
 def strays(tracked: Sequence[str]) -> list[str]:
-    """Tracked files that belong nowhere: an unknown name at the top, or a file that a program left behind."""
+    """Return tracked files with an unknown name at the top, and files that a program left behind."""
     return [path for path in tracked if path.split("/")[0] not in KNOWN_AT_TOP or STRAY.search(path)]
 
 

@@ -56,13 +56,13 @@ def in_package(folder: str, name: str) -> bool:
 
 
 def table_rows(text: str) -> list[str]:
-    """The modules and packages in the first column of architecture.md's table of the specification."""
+    """Return the modules and packages in the first column of architecture.md's table of the specification."""
     part = text.partition("\n## `spec/longpoll_spec`\n")[2].partition("\n## ")[0]
     return [name for row in re.findall(r"^\| (`[^|]*)\|", part, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]
 
 
 def missing(page: str, text: str) -> set[str]:
-    """The names on a page that the tree does not have, except files that the page's blocks create."""
+    """Return the names on a page that the tree does not have, except files that the page's blocks create."""
     blocks = "\n".join(block[2] for block in _FENCE.findall(text))
     found = set()
     for span in re.findall(r"`([^`\n]+)`", _FENCE.sub("", text)):

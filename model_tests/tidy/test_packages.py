@@ -43,7 +43,7 @@ def sizes() -> Mapping[str, int]:
 
 
 def too_large(found: Mapping[str, int]) -> set[str]:
-    """Packages with too many modules, and packages that have an exception without needing it."""
+    """Return packages with too many modules, and packages that have an exception without needing it."""
     large = {name for name, size in found.items() if size > LARGER.get(name, SIBLINGS_MAX)}
     return large | {name for name, size in LARGER.items() if found.get(name) != size}
 
@@ -65,7 +65,7 @@ def test_every_package_has_a_docstring() -> None:
 
 
 def homeless(text: str, package: Path) -> set[str]:
-    """Modules that a package's docstring names and that do not exist."""
+    """Return modules that a package's docstring names and that do not exist."""
     top = next(path for path in (package, *package.parents) if path.parent.name in {"spec", "reference"})
     rooms = {path.name: path for path in top.iterdir() if (path / "__init__.py").is_file()}
     found = set()

@@ -30,7 +30,7 @@ def names(lock: str) -> set[str]:
 
 
 def lacking(lock: str) -> set[str]:
-    """The requirements of the lock's packages, by their metadata, that are missing from the lock."""
+    """Return the requirements of the lock's packages, by their metadata, that are missing from the lock."""
     wanted = set()
     for name in names(lock):
         try:

@@ -137,7 +137,7 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a page: its headings, as repository hosts write them."""
+    """Return the anchors of a page: its headings, as repository hosts write them."""
     headings = re.findall(r"^#+ +(.*?) *$", FENCED.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -265,7 +265,7 @@ OTHERS: Final = Declared(ROCKETMQ_4_9, {ANSWERED_ON_STOP: ("p",), COMMIT_NEVER_R
 
 
 def finding(name: str, *follows: str, verdict: FindingVerdict = "violated", at_ms: float = 0) -> Finding:
-    """A violation of a property, with the properties that the same cause violates."""
+    """Return a violation of a property, with the properties that the same cause violates."""
     place: dict[str, Any] = {"clause": name, "verdict": verdict, "topic": "T", "queue": 0, "why": f"{name} at {at_ms}"}
     return Finding(
         property=name,

@@ -91,7 +91,7 @@ def calls(path: Words, text: str) -> Iterator[list[str]]:
 
 
 def words_of(path: Words, command: click.Command, wrong: click.Parameter, text: str) -> list[str]:
-    """The arguments of a command for a short run, including the hostile text."""
+    """Return the arguments of a command for a short run, including the hostile text."""
     options, arguments = list(QUICK_END.get(path[0], ())), []
     if not options and any("--name-server" in one.opts for one in command.params):
         options.append(NOWHERE)
@@ -258,14 +258,14 @@ def test_every_command_writes_through_the_escaping_functions() -> None:
 
 
 def writes_in(text: str) -> list[int]:
-    """The lines that write to stdout, lay out a table without the helper, or use a name as markup."""
+    """Return the numbers of lines that write to stdout, lay out a table without the helper, or use a name as markup."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     names = r"print|click\.(secho|echo)|sys\.std(out|err)\.write|rich\.print|(.*\.)?(Table|Console|grid|from_markup)"
     return [call.lineno for call in calls if re.fullmatch(names, ast.unparse(call.func)) or is_marked(call)]
 
 
 def is_marked(call: ast.Call) -> bool:
-    """Whether a call reads as markup a text that is neither a literal nor a colour of our own tables."""
+    """Whether a call interprets as markup a text that is neither a literal nor a colour of our own tables."""
     if ast.unparse(call.func) not in {"styled", "Text"}:
         return False
     parts = [part for node in call.args[:1] for part in ast.walk(node) if isinstance(part, ast.FormattedValue)]

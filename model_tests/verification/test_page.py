@@ -90,12 +90,12 @@ def assert_within(text: str, width: int) -> None:
 
 
 def letters(text: str) -> str:
-    """A text without spaces and table lines."""
+    """Return a text without spaces and table lines."""
     return BORDERS.sub("", text)
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: str | None) -> str:
-    """A table as it is printed to a pipe, with this value of the variable COLUMNS."""
+    """Return a table as it is printed to a pipe, with this value of the variable COLUMNS."""
     file = io.StringIO()
     with monkeypatch.context() as patch:
         patch.delenv("COLUMNS", raising=False)

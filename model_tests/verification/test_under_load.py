@@ -84,7 +84,10 @@ def seen(address: Address, directory: Path, *names: str, policy: Policy = STRICT
 
 
 def seen_in_time(address: Address, directory: Path, wanted: Outcomes) -> Outcomes:
-    """The outcomes of a load. If a busy machine leaves the wanted outcomes unknown, the load runs up to three times."""
+    """Return the outcomes of a load.
+
+    If a busy machine leaves the wanted outcomes unknown, the load runs up to three times.
+    """
     outcomes: Outcomes = {}
     for number in range(3):
         place = directory / f"{directory.name}-{number}"

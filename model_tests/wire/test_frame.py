@@ -175,7 +175,7 @@ def test_a_long_frame_in_tiny_chunks_is_gathered_in_linear_work(monkeypatch: pyt
     """Ten times the bytes cost ten times the copied bytes."""
 
     def copied_bytes(size: int) -> int:
-        """The total length of all slices taken of chunks while one frame of this size is gathered."""
+        """Return the total length of all slices taken of chunks while one frame of this size is gathered."""
         total = 0
 
         class Counting(FrameReader):

@@ -60,7 +60,7 @@ class Report:
     lost: tuple[int, ...]
     """Acknowledged messages that the broker does not have at the end."""
     stuck: tuple[tuple[int, int], ...]
-    """Queues that were assigned to no member."""
+    """(Queue id, offset) of each message that the broker has at the end and that was never delivered."""
     unexplained: tuple[str, ...]
     """Repeated copies of a message and repeated deliveries of an offset that no fault explains."""
     out_of_order: tuple[str, ...]
@@ -134,7 +134,7 @@ def _repeats(facts: Facts) -> list[str]:
 
 
 def _out_of_order(facts: Facts) -> tuple[str, ...]:
-    """Violations of the order in the first deliveries of each queue and of each key."""
+    """Return violations of the order in the first deliveries of each queue and of each key."""
     keys = {one.number: one.key for one in facts.acknowledged}
     seen: set[tuple[int, int]] = set()
     offsets: dict[int, int] = {}

@@ -54,7 +54,7 @@ class Java:
 
 @define(eq=False)
 class Told:
-    """The reports of all members of a schedule. Invariant: changes only under `lock`."""
+    """The reports of all members of a schedule. Invariant: the fields change only under `lock`."""
 
     lock: threading.Lock = field(factory=threading.Lock)
     deliveries: list[Delivery] = field(factory=list)
@@ -127,12 +127,12 @@ class Member:
 
 
 def python_command(name_server: str, topic: str, group: str, kind: str) -> list[str]:
-    """A member of the Python client: `push`, `loop` or `orderly`."""
+    """Return the command of a member of the Python client: `push`, `loop` or `orderly`."""
     return [sys.executable, "-m", "model_tests.client.failing.member", name_server, topic, group, kind]
 
 
 def java_command(java: Java, name_server: str, topic: str, group: str, kind: str) -> list[str]:
-    """A member of the Java client: `orderly`, or on threads."""
+    """Return the command of a member of the Java client: `orderly`, or on threads."""
     options = [
         f"-Duser.home={java.home}",
         f"-Drocketmq.client.logRoot={java.home}",

@@ -66,7 +66,7 @@ class Plan:
 
 
 def draw(seed: int, length_s: float, pace: float = 1.0) -> Plan:
-    """A random schedule of this length in seconds; a higher pace gives more events."""
+    """Return a random schedule of this length in seconds; a higher pace gives more events."""
     chance = random.Random(seed)
 
     def line(kinds: tuple[Kind, ...], gap_s: tuple[float, float], lasts_s: tuple[float, float]) -> Iterator[Event]:
@@ -90,7 +90,10 @@ def draw(seed: int, length_s: float, pace: float = 1.0) -> Plan:
 
 
 def _membership(moments: Iterator[Event], chance: Callable[[], float]) -> Iterator[Event]:
-    """Times at which a member joins, leaves or dies; there are one to three members, and two at the begin."""
+    """Yield the events in which a member joins, leaves or dies.
+
+    There are one to three members, and two at the begin.
+    """
     count = 2
     for moment in moments:
         joins = count == 1 or (count < MEMBERS_MAX and chance() < 0.5)
@@ -147,7 +150,7 @@ class Played:
     """The number of events that the proxies recorded."""
 
     def faults(self) -> list[str]:
-        """Sentences about everything that is wrong."""
+        """Return sentences about everything that is wrong."""
         report = self.report
         found = [f"{len(report.lost)} lost: {report.lost[:5]}"] if report.lost else []
         found += [f"{len(report.stuck)} stuck: {report.stuck[:5]}"] if report.stuck else []
@@ -288,7 +291,7 @@ class _Stage:
     def _happen_apart(self, event: Event) -> None:
         """Run an event on its own thread.
 
-        The next event of this kind waits for its end, because a start takes long on a busy machine.
+        A start takes long on a busy machine, and the next event of the same kind waits for it.
         """
         line = self._servers if event.kind in SERVERS else self._network if event.kind in NETWORK else self._naming
         try:
@@ -380,7 +383,7 @@ def _joined(threads: Sequence[threading.Thread]) -> list[str]:
 
 
 def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
-    """(Queue id, offset) -> number, for all messages of a topic in the broker."""
+    """Return (queue id, offset) -> number, for all messages of a topic in the broker."""
     found: dict[tuple[int, int], int] = {}
     with Admin(name_server) as admin, closing(PullConsumer(name_server, group=f"reads-{topic}", topics=())) as consumer:
 
@@ -403,7 +406,7 @@ def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
 
 
 def weighed(histories: Sequence[Path], setting: Setting) -> tuple[str, str, tuple[str, ...], int]:
-    """The verdict, the judge's first finding, the violated clauses beyond `known`, and the number of events."""
+    """Return the verdict, the judge's first finding, the violated clauses beyond `known`, and the number of events."""
     result = judged(histories, setting.late_ms, setting.home)
     findings, gaps, events = result["findings"], result["gaps"], result["events"]
     assert isinstance(findings, list)
@@ -414,7 +417,7 @@ def weighed(histories: Sequence[Path], setting: Setting) -> tuple[str, str, tupl
 
 
 def convictions(verdict: object, findings: Sequence[dict[str, str]], known: frozenset[str]) -> tuple[str, ...]:
-    """Every clause that a broker violates except the known ones, with the first reason."""
+    """Return every clause that a broker violates except the known ones, with the first reason."""
     if verdict != "invalid":
         return ()
     broken = {finding["clause"]: finding["why"] for finding in reversed(findings) if finding["clause"] not in known}
@@ -446,7 +449,7 @@ def ours(plan: Plan, home: Path) -> Setting:
 
 
 def said(played: Played) -> str:
-    """A summary of one schedule in a few lines."""
+    """Return a summary of one schedule in a few lines."""
     report = played.report
     return (
         f"seed {played.plan.seed}: {len(played.plan.events)} events, {report.acknowledged} acknowledged, "

@@ -45,7 +45,7 @@ class Sent:
 
 @define(eq=False)
 class Sends:
-    """The results of all senders of a schedule. Invariant: changes under `_lock`."""
+    """The results of all senders of a schedule. Invariant: the fields change only under `_lock`."""
 
     acknowledged: list[Sent] = field(factory=list)
     errors: Counter[str] = field(factory=Counter)
@@ -71,7 +71,7 @@ class Sends:
 
 
 def by_key(key: str) -> Callable[[Sequence[MessageQueue]], MessageQueue]:
-    """A selector of the queue for a key's messages."""
+    """Return a selector of the queue for a key's messages."""
     return lambda queues: queues[zlib.crc32(key.encode()) % len(queues)]
 
 
@@ -93,7 +93,7 @@ class _Message:
 
 
 def _messages(sends: Sends, sender: str, ending: threading.Event) -> Iterator[_Message]:
-    """New messages until `ending` is set."""
+    """Yield new messages until `ending` is set."""
     turns = count()
     while not ending.is_set():
         yield _Message(sends.next_number(), f"{sender}-{next(turns) % KEYS}", sender)

@@ -52,7 +52,7 @@ class Process:
         self._output = output
 
     def ready(self) -> dict[str, object]:
-        """The first line of its output, as JSON."""
+        """Return the first line of the process's output, as JSON."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"{self._output.name} ended: {self._output.read_text(errors='replace')[-1000:]}"
@@ -225,7 +225,7 @@ class Observed(Closeable):
 
 
 def judged(histories: Sequence[Path], late_ms: float, home: Path) -> dict[str, object]:
-    """The JSON of `longpoll judge` for all histories of the proxies together."""
+    """Return the JSON of `longpoll judge` for all histories of the proxies together."""
     command = [LONGPOLL, "judge", *map(str, histories), "--engine", "local", "--json"]
     command += ["--wake-ms", str(late_ms), "--late-ms", str(late_ms)]
     begun_s = time.monotonic()
