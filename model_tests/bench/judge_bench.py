@@ -7,7 +7,7 @@ The histories have sends, acknowledgements and committed offsets, except those w
 the events per second of processor time (on Spark: of the driver, the JVM and the workers), the cost of an event
 relative to the smallest size, and the peak memory of each kind of process. The bench then measures three more
 histories: one with all events on one queue, one with 16 lagging groups (`--lagging`), and the smallest one as NDJSON. A
-history of 10^8 events takes 1.5 GB of disk. Writing it takes minutes, which are not measured.
+history of 10^8 events takes 1.5 GB of disk, and minutes to write, which are not measured.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def address_of(text: str) -> Address:
 
 
 def processor_s(pid: int) -> float:
-    """Return the processor time of a process and its ended children so far, user and system, in seconds."""
+    """Return the user and system time of a process and its ended child processes so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 

@@ -96,9 +96,9 @@ def spread(figures_ms: list[float]) -> str:
 
 
 def race(reader: Reader, pool: ThreadPoolExecutor, until_ns: int) -> Iterator[float]:
-    """Race a poll with a publish until a time. Yield each answer's delay after the later of the two, in ms.
+    """Race a poll with a publish until a time, and yield the delay of each answer in ms.
 
-    The delay of a lost wake is infinity.
+    The delay begins when the poll is sent and the message is acknowledged. The delay of a lost wake is infinity.
     """
     choose, number = random.Random(14), 0
     while time.monotonic_ns() < until_ns:

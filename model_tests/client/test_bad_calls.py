@@ -81,7 +81,6 @@ def test_an_invalid_config_is_refused(wrong: dict[str, Any], words: str) -> None
 
 
 def test_an_extreme_config_is_accepted() -> None:
-    """Extreme but valid configurations are accepted."""
     whole = dict.fromkeys(WHOLE, 1)
     made = MemberConfig(group="x" * 255, **whole | dict.fromkeys(TIMES, WAIT_S_MAX), suspend_s=0, max_attempts=1)  # type: ignore[arg-type] # a test's
     assert made.thread_count == 1
@@ -367,7 +366,7 @@ def test_a_listener_that_exits_ends_neither_its_thread_nor_the_process(
 
 
 def test_a_plain_function_may_listen_on_an_event_loop(name_server: str, topic: str) -> None:
-    """A message counts as consumed when the function returns. Earlier it was deferred until it became a dead letter."""
+    """A message counts as consumed when the function returns. An earlier version made the message a dead letter."""
     heard = Heard()
     send(name_server, topic, b"1")
     with Loop() as loop:
@@ -428,7 +427,6 @@ def calls_of(kind: type) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", ["Producer", "PullConsumer", "PushConsumer", "TransactionProducer"])
 def test_both_clients_have_the_same_methods_and_options(name: str) -> None:
-    """The threaded and the asynchronous client have the same methods with the same options."""
     threads, loop = calls_of(getattr(client, name)), calls_of(getattr(client, f"Async{name}"))
     assert threads == loop
     assert len(threads) > 3

@@ -315,7 +315,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def nothing() -> None:
-    """A no-op for the parent."""
+    """Do nothing in the parent."""
 
 
 def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothing) -> Any:
@@ -554,7 +554,7 @@ def test_a_child_repeats_its_parents_look_ups_and_calls_no_callback_of_the_paren
 def test_a_child_that_sends_transactions_sends_heartbeats_too(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers forget clients without a heartbeat after two minutes, and then check no transactions."""
+    """Brokers forget a client without heartbeats after two minutes, and then do not check its transactions."""
     greeted: list[int] = []
     monkeypatch.setattr(transactions, "HEARTBEAT_S", 0.02)
     with TransactionProducer(

@@ -200,7 +200,7 @@ def sent_later(producer: Any, **options: Any) -> object:
 
 
 def test_a_callback_is_never_called_before_its_send_returns() -> None:
-    """On an event loop the callback also comes later if the route is known and the send fails at once."""
+    """On an event loop the callback is called later even if the route is known and the send fails at once."""
 
     def refuse(_queues: object) -> Any:
         raise ValueError("planted")
@@ -342,7 +342,7 @@ def test_a_poll_links_to_each_message_of_a_batch(
 
 
 def test_a_send_that_fails_is_an_error(spans: OpenTelemetry, exporter: InMemorySpanExporter, clients: Clients) -> None:
-    """A send that reached no broker is an error too, and a refused message leaves no open span."""
+    """The span of a send that reached no broker is an error too, and a refused message leaves no open span."""
     sending = Sending("P", "T", ("1",), {"DELAY": "1"}, 1, 0, 1.0)
     spans.before_send(sending)
     spans.after_send(sending, RefusedError("sending", 1, "no"), 0.1, "")

@@ -98,7 +98,7 @@ def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orde
 
 
 def let_the_timer_share(consumer: PushConsumer) -> None:
-    """Change the group so that the timer's thread rebalances too; it must not wait for the closing thread."""
+    """Change the group so that the timer's thread rebalances too. This thread must not wait for the closing thread."""
     passed = threading.Event()
     member = consumer._member
     assert member.broker_requests.requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")

@@ -89,7 +89,7 @@ def test_an_unreadable_frame_closes_the_connection() -> None:
 
 
 def test_a_silent_connection_is_closed_and_a_slow_one_is_kept() -> None:
-    """The first call after a second of silence closes the connection before its own timeout."""
+    """The first call after a second of silence closes the connection before the call's own timeout."""
     exchange, told = Exchange("b:1"), list[Answer]()
     begun(exchange, told, timeout_s=2.0)
     assert exchange.calls.due_ns == 2 * S
@@ -159,7 +159,7 @@ def test_a_slow_frame_that_may_answer_a_call_is_waited_for(asked_ns: int) -> Non
 
 
 def test_abandoned_calls_show_a_silent_connection_too() -> None:
-    """An abandoned call shows silence too, unless anything was received meanwhile or it was already answered."""
+    """An abandoned call is evidence of silence too, unless it was answered or other data was received meanwhile."""
     exchange, told = Exchange("b:1"), list[Answer]()
     exchange.abandon(begun(exchange, told), S - 1)
     assert exchange.failure is None
@@ -206,7 +206,7 @@ def test_calls_end_in_the_order_of_their_deadlines() -> None:
 
 
 def test_checking_deadlines_takes_a_bounded_share_of_the_time() -> None:
-    """However short the added timeouts are, each is noticed within a microsecond per waiting call."""
+    """However short the added timeouts are, each timeout is noticed within a microsecond per waiting call."""
     exchange, told = Exchange("b:1"), list[Answer]()
     for _number in range(10_000):
         begun(exchange, told, timeout_s=1_000.0)
@@ -311,7 +311,7 @@ def stored_at(msg_id: str = "broker-id", code: int = 0) -> Command:
 
 
 def asked_of(tries: SendAttempts, route: Route, outcomes: list[Command | ClientError], step_ns: int = 0) -> list[str]:
-    """Return the brokers that a send tries if its tries end with these outcomes, each try after `step_ns`."""
+    """Return the brokers that a send tries if its tries end with these outcomes and take `step_ns` each."""
     turns, now_ns, found = count(), 0, []
     for outcome in outcomes:
         attempt = tries.begin(route, turns.__next__, now_ns)
@@ -429,7 +429,7 @@ EVENTS = st.tuples(
 @example([("a", "served", 15_000, 0), ("a", "served", 550, 0), ("a", "served", 0, 3000)], None)
 @given(st.lists(EVENTS, max_size=20), st.sampled_from([None, *NAMES]))
 def test_brokers_are_preferred_as_in_java(events: list[tuple[str, str, int, int]], avoided: str | None) -> None:
-    """The choice equals that of a simple model that keeps a log of all results."""
+    """The chosen broker is that of a simple model which keeps a log of all results."""
     slow, now_ms = SlowBrokers(), 0
     account: list[tuple[str, str, int]] = []
     for name, kind, latency_ms, step_ms in events:

@@ -392,7 +392,7 @@ def test_the_flags_are_javas() -> None:
 
 @pytest.mark.parametrize("kind", list(PACKAGES))
 def test_a_missing_compression_package_is_named(kind: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error comes when a message arrives or a producer is made, and names the package to install."""
+    """The error is raised when a message arrives or a producer is made, and names the package to install."""
     for name in ("lz4", "lz4.frame", "zstandard"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(LocalProtocolError, match=f"pip install {PACKAGES[kind]}"):
@@ -402,7 +402,7 @@ def test_a_missing_compression_package_is_named(kind: Compression, monkeypatch: 
 
 
 def test_only_long_bodies_that_become_shorter_are_compressed() -> None:
-    """As in Java, bodies above the limit are packed; random bytes, which do not shrink, and batches are not."""
+    """As in Java, bodies above the limit are compressed; random bytes, which do not shrink, and batches are not."""
 
     def flag(packing: Packing, body: bytes) -> int:
         return single_parcel("G", "T", OutgoingMessage(body), "0" * 32, 0, packing=packing).sys_flag
@@ -416,7 +416,7 @@ def test_only_long_bodies_that_become_shorter_are_compressed() -> None:
 
 
 def test_compressed_bodies_arrive_as_they_were_sent(name_server: str, topic: str) -> None:
-    """Bodies packed with each installed package arrive unchanged, one-way too; the broker stores them packed."""
+    """Bodies compressed with each package arrive unchanged, also after one-way sends; the broker keeps them compressed."""
     body = b"0123456789" * 1000
     kinds = [None, *(kind for kind in Compression if kind not in MISSING)]
     with Producer(name_server) as producer:

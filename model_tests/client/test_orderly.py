@@ -29,7 +29,7 @@ from longpoll_protocol.frames import Command
 
 MESSAGE: Final = ReceivedMessage("T", 0, 0, b"", {}, "id", 0, "", 0, "", 0, 0, 0, 0)
 LOOKS: Final = 5
-"""The number of rebalances after which an event that has not happened never will."""
+"""An event that has not happened after this many rebalances will not happen."""
 
 
 class Share:

@@ -70,7 +70,7 @@ class Calls:
     answers: list[Callable[[Any], None]] = field(factory=list)
     rests: list[float] = field(factory=list)
     commits: list[bool] = field(factory=list)
-    """Whether each pull commits the offset that it carries."""
+    """For each pull, whether it commits the offset that it carries."""
     waits: list[tuple[int, float]] = field(factory=list)
     """(Hold in ms, timeout in s) of each pull."""
 
@@ -251,7 +251,7 @@ def message(offset: int, size: int = 1) -> ReceivedMessage:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=30), st.randoms())
 def test_counts_are_those_of_a_plain_list(steps: list[tuple[int, int]], chance: object) -> None:
-    """Number, size, span and consumed offset equal those of a simple list after every put and every done."""
+    """Number, size, span and consumed offset equal those of a simple list after every `put` and every `done`."""
     queue, plain, end = ProcessQueue(0), list[ReceivedMessage](), 0
     for gap, size in steps:
         found = message(end + gap - 1, size)
@@ -272,7 +272,7 @@ def test_counts_are_those_of_a_plain_list(steps: list[tuple[int, int]], chance: 
 
 
 def test_each_limit_stops_pulling_and_is_named() -> None:
-    """A queue stops with the name of the limit that is reached, and runs below all limits."""
+    """If a limit is reached, the queue stops pulling and reports the limit's name; below all limits it pulls."""
     queue = ProcessQueue(0)
     queue.put([message(0, 10), message(9, 10)], 10)
 

@@ -73,7 +73,7 @@ def wait_consumed(consumer: Any, topic: str, count: int) -> None:
 
 
 def test_a_listener_may_reject_and_defer_messages(clients: Clients, topic: str) -> None:
-    """A listener does this by an exception or its result. After any other result the message counts as consumed."""
+    """A listener rejects or defers a message by an exception or its result; after other results it counts as consumed."""
 
     def answer(message: ReceivedMessage) -> object:
         wanted = Reject() if b"bad" in message.body else Retry(delay_s=0.5) if message.attempt == 1 else None
@@ -196,7 +196,7 @@ def test_a_hanging_orderly_listener_blocks_its_queue(
 def test_a_message_that_cannot_be_sent_back_is_redelivered_locally(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client counts this try, which the broker does not know."""
+    """The client counts the local delivery as another try, which the broker does not know."""
     monkeypatch.setattr(group_member, "LOCAL_RETRY_S", 0.01)
     done: set[int] = set()
 
@@ -343,7 +343,7 @@ class Given:
         """Return the puller of a queue."""
         subscription = SubscriptionData(topic="T", sub_string="*")
         puller: Puller = self.consumer._member._make_puller(queue, subscription, 0, False)
-        puller._is_pulling = True  # A pull is in progress, so no other one begins.
+        puller._is_pulling = True  # A pull is in progress, so no other pull begins.
         return puller
 
     def deliver(self, puller: Puller | None = None) -> None:
@@ -543,7 +543,7 @@ class Late(Workers):
 
 
 def test_a_task_that_was_taken_before_the_stop_is_run() -> None:
-    """If it were dropped, later messages of its queue, which may be consumed already, would be delivered again."""
+    """If the task were dropped, later messages of its queue that are consumed already would be delivered again."""
     workers, ran = Late(RealRuntime(), "group", 1), threading.Event()
     workers.submit(ran.set)
     workers.start()
@@ -551,7 +551,7 @@ def test_a_task_that_was_taken_before_the_stop_is_run() -> None:
 
 
 def test_threads_take_messages_in_order_and_consume_all_that_they_took() -> None:
-    """Otherwise messages that were consumed after an unconsumed one would be delivered again after a close."""
+    """If they did not, messages that were consumed after an unconsumed one would be delivered again after a close."""
     begun: list[int] = []
     both, go, ended = threading.Event(), threading.Event(), threading.Event()
     messages = [mock.Mock(queue_offset=offset) for offset in range(8)]

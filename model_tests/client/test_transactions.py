@@ -97,7 +97,7 @@ def all_ended(broker: Broker) -> bool:
 
 
 def test_only_committed_messages_are_delivered(clients: Clients, broker: Broker) -> None:
-    """Committed messages come after the work, in the order of the commits, with tags, keys and properties."""
+    """Committed messages are delivered after the work, in the order of the commits, with tags, keys and properties."""
     told = Told()
     producer = clients.transactions(unknown, hooks=[told])
     for number, state in enumerate((COMMIT, ROLLBACK, COMMIT)):

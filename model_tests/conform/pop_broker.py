@@ -1,4 +1,4 @@
-"""A small broker that serves pops over a socket, correct or with one fault, and the clauses that detect each fault.
+"""Defines a small broker that serves pops, correctly or with one fault, and the clauses that detect each fault.
 
 One lock guards the whole broker, so it has no races. Messages, groups and invisible times are kept in memory.
 """

@@ -49,7 +49,10 @@ class Asked:
 
 @define
 class Early:
-    """An answer that the relay sends at once. The request follows after `after_s` seconds, or never if that is None."""
+    """An answer that the relay sends at once.
+
+    The relay passes the request on after `after_s` seconds, or never if `after_s` is None.
+    """
 
     answer: bytes
     after_s: float | None

@@ -85,7 +85,7 @@ def _reports(version: int, table: Mapping[str, str] | bytes, code: int = 0) -> M
 def test_the_version_decides_which_recordings_are_used(
     answer: Mapping[str, Any], policy: str, how: How, why: str, rocketmq: Broker
 ) -> None:
-    """The broker's name, or the version in an answer's header, chooses the recordings. The report gives the reason."""
+    """The broker's name, or the version in an answer's header, chooses the recordings; the report says which one."""
     with Relay(rocketmq.address, answers(RUNTIME_INFO, lambda command: {**command, **answer})) as relay:
         found = identify(Place(relay.address, rocketmq.name_server_address))
         done = conform(relay.address, rocketmq.name_server_address, "--only=LOCK-3")

@@ -66,7 +66,7 @@ def test_a_traversal_wakes_matching_pulls_and_keeps_the_others(policy: Policy) -
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_traversal_without_a_message_wakes_every_tag(policy: Policy) -> None:
-    """A scan has no message and so no tag. It wakes the pulls of every tag, and their reads apply the filters."""
+    """A scan knows no tag, so it wakes the pulls of every tag, and the read of each pull applies its filter."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pull = held(table, 4, "b")
     assert walk(policy, table, 5) == [Wake(pull, "woken")]

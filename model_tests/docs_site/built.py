@@ -13,7 +13,7 @@ from attrs import define, field
 from docs.site.build import SITE, SOURCE, build
 
 FETCHED: Final = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
-"""The files that a browser fetches without a link."""
+"""HTML element -> its attribute with the address of a file that a browser fetches without a click."""
 
 
 @define

@@ -43,7 +43,7 @@ SERVERS: Final[tuple[Kind, ...]] = ("restart", "kill")
 NAMES: Final[tuple[Kind, ...]] = ("names refuse", "names mute", "names half-open")
 MEMBERS_MAX: Final = 3
 CALM_S: Final = 2.0
-"""The length in seconds of the time without faults at the begin of a schedule, and of that at its end."""
+"""A schedule has no faults in this many seconds at its begin and at its end."""
 
 
 @frozen

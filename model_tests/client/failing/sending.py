@@ -114,7 +114,7 @@ def send_and_retry(send: Callable[[_Message], SendResult], sender: str, sends: S
 
 
 class UntoldError(Exception):
-    """No callback came."""
+    """The callback of a send was not called in time."""
 
 
 def send_by_callback(producer: Producer, topic: str, sends: Sends, message: _Message) -> SendResult:
@@ -137,7 +137,7 @@ def send_by_callback(producer: Producer, topic: str, sends: Sends, message: _Mes
 
 
 async def send_on_a_loop(name_server: str, topic: str, sends: Sends, ending: threading.Event) -> None:
-    """Send with `AsyncProducer.send`; a timeout of the caller cancels every other message."""
+    """Send with `AsyncProducer.send`. A message with an odd number has a short timeout, which may cancel its send."""
     async with AsyncProducer(name_server) as producer:
         for message in _messages(sends, "loop", ending):
             while True:

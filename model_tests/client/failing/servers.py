@@ -32,7 +32,7 @@ END_S: Final = 60.0
 READY_S: Final = 180.0
 """Time limit for a start in seconds, because many processes start at once."""
 PLACE: Final = {"consumerGroup": "TOOLS_CONSUMER", "topic": "kept_over_stops", "queueId": "0"}
-"""A group and a queue that only this check uses, for an offset that must survive an orderly stop."""
+"""A group and a queue for an offset that must survive an orderly stop; no client uses this group."""
 LONGPOLL: Final = str(Path(sys.executable).with_name("longpoll"))
 
 
