@@ -3,10 +3,10 @@
     python -m model_tests.bench.broker_bench [--seconds 4] [--rounds 2] [--without-java] [--json] [--only pull]
 
 The two brokers run during the whole measurement and are measured alternately, so other load on the machine disturbs
-both alike. A rate is the rate of the best round, and a latency is taken over all rounds. The load is the project's own
-harness, whose limit with a trivial server is printed too. BENCH_SECONDS sets --seconds: 1 is enough on a busy machine,
-and a release is measured with 4 on an idle machine. The exit code is 1 if a limit is missed and 2 for a usage error.
-Without Java only our figures are printed.
+both alike. A rate is that of the best round, and a latency is the median of the rounds. The project's own harness makes
+the load, and its rate with a trivial server is printed too. BENCH_SECONDS sets --seconds: 1 is enough on a busy
+machine, and a release is measured with 4 on an idle machine. The exit code is 1 if a limit is missed and 2 for a usage
+error. Without Java only our figures are printed.
 """
 
 from __future__ import annotations

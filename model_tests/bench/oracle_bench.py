@@ -3,7 +3,7 @@
     python -m model_tests.bench.oracle_bench [--steps 100000]
 
 The bench runs the oracle as a separate process twice, with all steps of a random legal run and with no steps, and
-subtracts the second time from the first. It checks only that the oracle accepted every step.
+subtracts the second time from the first. The bench checks only that the oracle accepted every step.
 """
 
 from __future__ import annotations

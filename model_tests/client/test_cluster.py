@@ -169,7 +169,7 @@ BACK_S: Final = 10.0 + ROUTE_AGE_S_MAX
 
 @define(eq=False)
 class Run:
-    """One run. Invariant: `sent` and `given` map each number to the virtual time of its first send or delivery."""
+    """One simulated run. Invariant: `sent` and `given` map each number to the time of its first send or delivery."""
 
     seed: int
     is_orderly: bool
@@ -430,7 +430,7 @@ class Known:
 
 
 def test_pulls_go_to_the_suggested_broker_or_to_a_reachable_one() -> None:
-    """The last answer suggests a broker. While this broker is unreachable, the client pulls from another one."""
+    """The client pulls from the broker that the last answer suggests, or from another one while it is unreachable."""
     known = Known({0: "m", 1: "s"})
     source = PullSource(known, "b")
     assert source.address(0) == "m"

@@ -98,7 +98,10 @@ def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orde
 
 
 def let_the_timer_share(consumer: PushConsumer) -> None:
-    """Change the group so that the timer's thread rebalances too. This thread must not wait for the closing thread."""
+    """Change the group so that the timer's thread rebalances too.
+
+    The timer's thread must not wait for the closing thread.
+    """
     passed = threading.Event()
     member = consumer._member
     assert member.broker_requests.requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")
@@ -176,7 +179,7 @@ def test_a_failed_start_can_be_repeated(name_server: str) -> None:
 def test_a_consumer_waits_for_a_topic_that_is_created_later(
     clients: Clients, topic: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While it waits, the consumer reads its other topics. It always waits for topics that brokers create."""
+    """A waiting consumer reads its other topics. A consumer always waits for topics that brokers create."""
     monkeypatch.setattr(group_member, "RETRY_S", 0.02)
     is_push, prefix = kind == "push", kind if kind.startswith("%") else ""
     late, heard = f"{prefix}late-{uuid.uuid4().hex}", Heard()

@@ -416,7 +416,7 @@ def test_only_long_bodies_that_become_shorter_are_compressed() -> None:
 
 
 def test_compressed_bodies_arrive_as_they_were_sent(name_server: str, topic: str) -> None:
-    """Bodies compressed with each package arrive unchanged, also after one-way sends; the broker keeps them compressed."""
+    """Bodies compressed with each package arrive unchanged, also if sent one-way; the broker keeps them compressed."""
     body = b"0123456789" * 1000
     kinds = [None, *(kind for kind in Compression if kind not in MISSING)]
     with Producer(name_server) as producer:

@@ -294,7 +294,10 @@ RETRY = MessageQueue(topic="%RETRY%G", broker_name="a", queue_id=0)
 
 
 class OneQueue(Answers):
-    """A broker of one queue. It answers `told_for_none`, or code 22 if that is None, until an offset is stored."""
+    """A broker of one queue.
+
+    Without a stored offset the broker answers `told_for_none`, or code 22 if `told_for_none` is None.
+    """
 
     def __init__(self) -> None:
         super().__init__(self._asked)

@@ -73,7 +73,7 @@ def wait_consumed(consumer: Any, topic: str, count: int) -> None:
 
 
 def test_a_listener_may_reject_and_defer_messages(clients: Clients, topic: str) -> None:
-    """A listener rejects or defers a message by an exception or its result; after other results it counts as consumed."""
+    """A listener rejects or defers a message by an exception or a result; any other result consumes the message."""
 
     def answer(message: ReceivedMessage) -> object:
         wanted = Reject() if b"bad" in message.body else Retry(delay_s=0.5) if message.attempt == 1 else None
@@ -111,8 +111,8 @@ def test_a_hanging_listener_is_logged_and_its_message_is_redelivered(
 class Watched(RealRuntime):
     """A runtime whose clock stands still, then jumps by half an hour and runs the check for hanging listeners.
 
-    The jump happens at the `look_at`-th reading of the clock. The first reading is the listener's begin, the second its
-    end.
+    The jump happens at the `look_at`-th reading of the clock, which is read first at the listener's begin and then at
+    its end.
     """
 
     look_at: int = 0

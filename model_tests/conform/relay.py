@@ -1,7 +1,7 @@
 """A relay in front of a correct broker that changes the broker's answers, to inject wire faults.
 
-The relay parses frames with `longpoll_conform.wire` and knows nothing else of the broker. It injects one fault at a
-time and passes all other bytes unchanged.
+The relay parses frames with `longpoll_conform.wire` and knows nothing else of the broker. The relay injects one fault
+at a time and passes all other bytes unchanged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A test runs every command of each page as a reader would type it; exceptions are in one list, each with its reason.
 
-Each page's commands run in order, in a separate directory. They must exit with the expected exit codes and print what
-the page shows below a `$` command, except numbers. `test_chinese` checks that Chinese lessons have the blocks of the
-English ones. Slow commands run with smaller numbers (`SHORTER`). Our own tests on a page are collected and not run.
+Each page's commands run in order, in a separate directory. A command must exit with its expected exit code and print
+what the page shows below a `$` command, except numbers. `test_chinese` checks that Chinese lessons have the blocks of
+the English ones. Slow commands run with smaller numbers (`SHORTER`). Our own tests on a page are collected and not run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NOT_TYPED: Final = {
     "java -cp tla2tools.jar tlc2.TLC longpoll_strict": "needs TLC's jar, which is not fetched; "
     "`model_tests/conformance/test_tlc.py` has TLC check the same where there is one",
 }
-"""Command that no test runs -> the reason. No other command is left out."""
+"""Command that no test runs -> the reason. All other commands run."""
 JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local)")
 """Commands that need a Java broker, run by `test_commands_that_need_a_java_broker_run`."""
 MINE: Final = {"./my-program": "python3 hold-table/right.py"}
@@ -110,7 +110,7 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
 
 OURS: Final = r"(?:longpoll |python -m model_tests\.)(?:{})"
 MEASURES: Final = re.compile(r"(BENCH_SECONDS=\d+ )?(make bench |python -m model_tests\.bench\.)")
-"""Commands that measure. They exit with 1 if a limit is missed, which may happen on a busy machine."""
+"""Commands that measure, and exit with 1 if a limit is missed, which may happen on a busy machine."""
 
 
 def bare(line: str) -> str:

@@ -116,7 +116,7 @@ class Reader:
     """Slow command -> the same command with smaller numbers."""
     environment: Mapping[str, str] = field(factory=dict)
     home: Path = field(init=False)
-    """The directory in which the page's commands begin. Its `tmp` replaces the page's `/tmp`."""
+    """The directory in which the page's commands begin; its `tmp` replaces the page's `/tmp`."""
     running: list[Program] = field(factory=list)
     addresses: dict[str, str] = field(factory=dict)
     """Address on the page -> the real address."""

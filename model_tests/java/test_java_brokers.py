@@ -110,7 +110,7 @@ def test_lost_wakeups_happen_on_shipped_brokers(broker: JavaBroker, name: str) -
 
 
 def test_pull_request_7359_fixes_one_lost_wakeup_and_leaves_another() -> None:
-    """A Byteman rule adds the recheck after the insert. Then (a) is answered at once, and (b) still loses its wake."""
+    """With a rule that adds the recheck after the insert, (a) is answered at once, and (b) still loses its wake."""
     jars = jars_of("4.9.7")
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, rechecks=True) as running:
         rechecked: list[int] = []

@@ -222,7 +222,7 @@ class VisibleLater(LooksAgain):
 
 
 class GivesToAll(TakeQueue):
-    """Two waiting polls get the same message, because each checks before either takes it."""
+    """Two waiting polls get the same message, because both check for it before one of them takes it."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         taken = self.queues[poll.queue][:MESSAGES_MAX]

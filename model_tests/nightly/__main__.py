@@ -33,7 +33,7 @@ SIMULATED: Final = 0.2
 SHARED: Final = 0.65
 """The share of the minutes for the long tests. The remaining minutes are for tests that need the whole machine."""
 GRACE_S: Final = 150.0
-"""A test that still runs so many seconds after its part's deadline is killed and counts as unfinished."""
+"""A test that still runs this many seconds after the deadline of its part is killed and counts as unfinished."""
 TEST_S: Final = 1_200.0
 """The time limit of a test in seconds, unless its own marker allows more.
 

@@ -79,8 +79,8 @@ class Nightly:
             if report.failed or report.when == "call" or report.skipped:
                 self._log(Line(test=report.nodeid, outcome=report.outcome))
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        # A failure is printed at once, because a killed pytest prints no summary. It is printed after it was logged, so
-        # that it is counted.
+        # A failure is printed at once, because a killed pytest prints no summary, and after it was logged, so that it
+        # is counted.
         if report.failed and reporter is not None:
             reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
 

@@ -273,7 +273,7 @@ def test_the_search_finds_the_pinned_results(opened: Browser) -> None:
 
 
 def test_two_knobs_can_be_changed_together(opened: Browser) -> None:
-    """The second list has only changes with an effect in addition to the first one. The token has the two changes."""
+    """The second list has only changes that add an effect to the first change, and the token has both changes."""
     first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
     _choose(opened, "knob", opened.run(first.format("recheck_after_hold=after_insert")))
     assert "new steps: recheck" in _text(opened, "#differs")

@@ -67,7 +67,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 @pytest.fixture(scope="module")
 def patient(vectors: Mapping[str, Path]) -> Path:
-    """Return the vectors of 4.9.7. Those that no fault affects have no time limits, because the machine may be busy."""
+    """Return the vectors of 4.9.7, without time limits for those that no fault affects, as the machine may be busy."""
     path = vectors["4.9.7"].with_name("patient.jsonl")
     read = [json.loads(line) for line in vectors["4.9.7"].read_text("utf-8").splitlines()]
     for vector in read:

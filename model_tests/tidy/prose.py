@@ -1,6 +1,6 @@
 """Counts signs of stilted English in the docs, the help texts, the docstrings and the comments.
 
-A count shows where to read. It is not a verdict: text without a marked phrase can still be unclear.
+A count shows where to read, and is not a verdict: text without a marked phrase can still be unclear.
 
     python -m model_tests.tidy.prose            # the counts, and the files with the most marked phrases
     python -m model_tests.tidy.prose --lower    # write counts that have fallen into prose.json

@@ -124,7 +124,7 @@ class Setting:
     server: Server
     home: Path
     java: Java | None
-    """How members in Java are started; None for no such member."""
+    """How members in Java are started; None if all members are in Python."""
     is_orderly: bool
     late_ms: float
     """The permitted lateness of the broker in ms, which is also the judge's limit."""
