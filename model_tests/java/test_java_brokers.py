@@ -77,7 +77,7 @@ def assert_shown(done: Played) -> None:
 
 @pytest.mark.parametrize("version", [*VERSIONS, "5.4.0"])
 @pytest.mark.parametrize("lmq", [False, True])
-def test_every_place_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> None:
+def test_every_breakpoint_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> None:
     jars = jars_of(version)
     script = tmp_path / "gates.btm"
     script.write_text(rules_of(breakpoints_of(version, lmq=lmq)))

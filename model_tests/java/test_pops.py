@@ -135,7 +135,7 @@ def broker() -> Iterator[JavaBroker]:
 
 @pytest.mark.peers
 @pytest.mark.timeout(900)
-def test_every_place_is_in_the_jars(tmp_path: Path) -> None:
+def test_every_breakpoint_is_in_the_jars(tmp_path: Path) -> None:
     script = tmp_path / "gates.btm"
     script.write_text(rules_of(POP_GATES))
     assert refused_rule(jars(), script) == ""

@@ -29,7 +29,7 @@ GATES = breakpoints_of("4.9.7")
 BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop", "master_returns", "offset_reset"}
 
 
-def test_every_action_has_a_place_a_driver_or_a_reason() -> None:
+def test_every_action_has_a_breakpoint_a_driver_or_a_reason() -> None:
     names = {family.name for family in FAMILIES}
     walks = {"walk_each", "walk_end"}  # `walk_each` and `walk_end` never occur without walk_start.
     assert set(STEPS) | BY_DRIVER | set(IMPOSSIBLE) | walks == names
@@ -190,7 +190,7 @@ def judged(directory: Path) -> tuple[str, int]:
     return told["verdict"], told["judged"]["follows_the_law"]
 
 
-def test_delays_are_drawn_at_every_place_from_the_seed() -> None:
+def test_delays_at_every_breakpoint_are_drawn_from_the_seed() -> None:
     one, other = (tracing_of("4.9.7", delayed_percent=10, seed=seed) for seed in (1, 2))
     assert one != other
     assert one.count("incrementCounter(") == one.count("delay(drawn % 100 < 10 ? 1 + drawn % 8 : 0)") == len(TRACED)
@@ -251,7 +251,7 @@ def test_foreign_and_torn_lines_are_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-def test_every_place_has_a_tracing_rule(version: str) -> None:
+def test_every_breakpoint_has_a_tracing_rule(version: str) -> None:
     script = tracing_of(version)
     assert script.count("RULE ") == len(TRACED) + 1
     assert "URL" not in script

@@ -134,8 +134,8 @@ def test_a_service_may_take_json_and_need_headers(serving: Callable[[Any], str],
     assert json.loads(done.stdout)["axes"], done.output
 
 
-def test_a_correct_service_is_valid(serving: Callable[[Any], str], tmp_path: Path) -> None:
-    """The run has few random examples. Even on a busy machine a correct service is valid."""
+def test_a_correct_service_is_never_invalid(serving: Callable[[Any], str], tmp_path: Path) -> None:
+    """The verdict may be unknown on a busy machine, because the run has few random examples."""
     limits = ("--wake-ms", "5000", "--late-ms", "5000", "--for", "5")
     done = run(serving(Right), "--service", described(tmp_path), "--json", *QUICK, *limits)
     told = json.loads(done.stdout)

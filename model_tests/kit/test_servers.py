@@ -51,7 +51,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     ],
 )
 def test_a_real_server_is_valid(name: str, mode: str, tmp_path: Path) -> None:
-    """The run has the extreme cases and some random steps. To test a subject, 40 concurrent polls are enough."""
+    """The run has the extreme cases, some random steps and 40 concurrent polls, which are enough to test a subject."""
     for server in server_of(name, tmp_path):
         words = [server.url, *(["--mode", mode] if mode else []), "--for", "40", "--polls", "40", "--json", *PATIENT]
         done = CliRunner().invoke(kit, words)
@@ -72,7 +72,7 @@ def test_a_cancelled_nats_pull_claims_no_empty_answer(tmp_path: Path) -> None:
                 subject.finish_poll(handle)
 
 
-def test_a_server_that_dies_is_unknown_in_a_sentence(server: Server) -> None:
+def test_the_verdict_on_a_killed_server_is_unknown(server: Server) -> None:
     made, left = subject_for(server.url), [DIES_AT]
 
     def subject() -> Any:

@@ -33,7 +33,7 @@ GOOD: Final[list[Event]] = [
     ("polled", "mail", 3, 100), ("pass", 100), ("answered",),
     ("polled", "mail", 3, 1_000), ("abandoned",),
 ]  # fmt: skip
-"""Woken, found, expired and abandoned polls, and events of another queue."""
+"""A correct history with woken, found, expired and abandoned polls, and with events of another queue."""
 FAULTY: Final[dict[str, tuple[str, list[Event]]]] = {
     "nothing at the deadline, with a message there": (
         "no_lost_wakeup", [("polled", "mail", 0, 1_000), ("published", "mail", 0), ("pass", 1_000), ("answered",)],

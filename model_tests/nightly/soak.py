@@ -92,7 +92,7 @@ def is_idle(gaps: Iterable[Mapping[str, Any]]) -> bool:
 
 
 class BrokenPromiseError(AssertionError):
-    """A promise was broken. The message names it, with the evidence."""
+    """The broker broke a promise. The message gives the promise and the evidence."""
 
 
 class _EndedError(Exception):
@@ -299,7 +299,7 @@ class Soak:
     def end_life(self, *, is_killed: bool) -> None:
         """End the broker, and check its store and history.
 
-        Raises BrokenPromiseError, and ServeError if it does not stop.
+        Raises BrokenPromiseError, and ServeError if the broker does not stop.
         """
         broker, self._broker = self._broker, None
         assert broker is not None

@@ -52,7 +52,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Soak]:
 
 
 def test_a_killed_broker_keeps_every_promise(running: Soak, tmp_path: Path) -> None:
-    """The broker process that follows the killed one stops cleanly and has a valid history. Histories are deleted."""
+    """The broker process after the kill stops cleanly and has a valid history, and the soak deletes the histories."""
     running.round(0)
     running.end_life(is_killed=False)
     counts = running.counts

@@ -75,7 +75,7 @@ def test_counts_and_verdicts_are_the_pinned_ones(entry: Entry, tmp_path: Path) -
     assert found["runs"] == {**entry.violated, **entry.reached}
 
 
-def test_tokens_are_the_same_both_ways(tmp_path: Path) -> None:
+def test_python_and_the_page_decode_each_others_tokens(tmp_path: Path) -> None:
     data = _data("rocketmq-4.9", "tiny")
     followed, explored = asked_of_node(tmp_path, data, [{"token": LOST}, {"law": 0}])
 
@@ -180,7 +180,7 @@ HOSTILE: Final = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_token_is_a_sentence(what: str, tmp_path: Path) -> None:
+def test_a_hostile_token_gets_an_error_of_one_sentence(what: str, tmp_path: Path) -> None:
     token, told = HOSTILE[what]
     (found,) = asked_of_node(tmp_path, _data("rocketmq-4.9", "tiny"), [{"token": token}])
 

@@ -184,7 +184,7 @@ def test_java_decodes_our_trace(client: JavaClient, name_server: str) -> None:
     assert told["SubAfter"][-2:] == ["true", ""]
 
 
-def test_java_s_trace_has_the_fields_of_ours(client: JavaClient, name_server: str) -> None:
+def test_javas_trace_has_the_fields_of_our_trace(client: JavaClient, name_server: str) -> None:
     with (
         new_topic(name_server, 1) as topic,
         new_topic(name_server, 1) as theirs_at,

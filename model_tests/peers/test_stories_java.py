@@ -107,7 +107,7 @@ def test_a_failing_message_ends_among_the_dead_letters(name_server: str) -> None
     assert (report.reconsume_times, report.dead, report.tags) == ((0, 1, 2), (b"poison",), "red")
 
 
-def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
+def test_a_group_continues_from_its_stored_offsets(name_server: str) -> None:
     first, second = stories.restart(name_server, 200)
     assert sorted(first + second) == list(range(200))
 

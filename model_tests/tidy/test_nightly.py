@@ -171,6 +171,6 @@ def test_ctrl_c_ends_the_started_tests(suite: list[str]) -> None:
         wait_until(lambda: process.poll() is not None or (log.exists() and b"started" in log.read_bytes()))
         assert process.poll() is None, process.stderr.read()
         process.send_signal(signal.SIGINT)
-        # The stream ends only when every process of the tests has ended, because all of them share it.
+        # All processes of the tests share the stream, so it ends only when every process has ended.
         process.stderr.read()
         assert process.wait() != 0

@@ -65,7 +65,7 @@ def test_all_extras_together_are_the_whole_lock() -> None:
     assert select(roots, TEXTS[:1]) == f"{TEXTS[0].strip()}\n"
 
 
-def test_an_unknown_extra_is_one_sentence() -> None:
+def test_an_unknown_extra_is_reported_in_one_sentence() -> None:
     with pytest.raises(UnknownExtraError, match="no extra is called 'lw'; the extras are all, compression"):
         direct(PYPROJECT["project"], ["lw"])
 

@@ -294,6 +294,6 @@ def test_recorded_frames_end_as_on_a_real_broker(case: dict[str, Any]) -> None:
     )
 
 
-def test_the_recording_has_both_kinds() -> None:
+def test_the_recorded_frames_have_each_kind_of_response() -> None:
     kinds = {"closed" if case["response"] == {"closed": True} else type(case["response"]).__name__ for case in GOLDEN}
     assert (kinds, len(GOLDEN)) == ({"closed", "dict", "NoneType"}, 11)

@@ -19,7 +19,7 @@ TAGS: Final = ("red", "green", "blue")
 TIMEOUT_MS: Final = 600_000
 """The library resends a message after this timeout, which must not happen on a busy machine."""
 HELD_S: Final = 0.02
-"""How long the client waits in seconds until the consumer's next pull is certainly held."""
+"""The client waits for this time in seconds, after which the consumer's next pull is certainly held."""
 END_S: Final = 0.3
 """How long the client waits in seconds for a second copy of a message."""
 
