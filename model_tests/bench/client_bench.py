@@ -6,11 +6,11 @@ Each client runs in a separate process, which warms up by taking each measuremen
 times, because of its compiler). The clients alternate, round by round, and the best round of each measurement counts.
 Before the first round the event-loop client runs one uncounted round, which warms up the broker.
 
-- `async`: sends of 128 bytes, 64 in flight, with callbacks. `sync`: one send after the other. The output is messages
-  per second, and messages per second of the client's processor time.
-- `latency`: the time from before a send until a listener of the same process has the message. The next message is sent
-  after that. Each message has a number in its body, so repeated and late messages are ignored.
-- `drain`: the time in which a listener that only counts consumes the stored messages; a second group repeats it.
+- `async`: sends of 128 bytes, 64 in flight, with callbacks. `sync`: one send after another. The output is messages per
+  second, and messages per second of the client's processor time.
+- `latency`: the time from before a send until a listener of the same process has the message, which starts the next
+  send. Each message has a number in its body, so repeated and late messages are ignored.
+- `drain`: the time in which a listener that only counts consumes the stored messages, measured with two groups.
 
 The exit code is 1 if a message failed. Without Java only our broker and clients are measured. `broker_bench` measures
 with more clients.

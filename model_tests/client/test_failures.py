@@ -1,4 +1,4 @@
-"""Failures around a client: silent connections, name servers, bad routes, exits in callbacks, descriptors."""
+"""Failures around a client: silent connections, name servers, bad routes, callbacks that exit, missing descriptors."""
 
 from __future__ import annotations
 

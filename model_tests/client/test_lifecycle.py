@@ -1,4 +1,4 @@
-"""Clients that start, close, or are closed halfway, interrupted or dropped leave nothing behind."""
+"""Clients leave nothing behind after a start, a close, an interrupted close, or garbage collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's scenarios against our own broker, short; `model_tests/peers` plays them with the Java brokers too."""
+"""Short scenarios of the client against our own broker; `model_tests/peers` plays them with the Java brokers too."""
 
 from __future__ import annotations
 

@@ -452,7 +452,7 @@ def test_the_judge_finds_a_fault_in_the_same_run(name: str, prop: str, tmp_path:
 
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_one_delay_is_no_violation(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single late poll is not recorded, because the host may be the cause. If it is recorded, the judge reports it."""
+    """A single late poll is not recorded, because the host may be the cause. If recorded, it is a violation."""
     monkeypatch.setattr(LateOnce, "was_late", False)
     if is_planted:
         tell = Example._tell_answered

@@ -1,9 +1,9 @@
 """Drives the broker's real hold table and the specification step by step, and compares all visible state.
 
 The machine takes any step that the specification allows in `longpoll_simulation.lockstep`, which runs the real
-`HoldService`, `Walk` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, a bounded
-executor, a stop and checks that raise. After each step every variable of the specification, read from the table and the
-actors, must have a value that the specification's own actions give.
+`HoldService`, `BucketTraversal` and `HoldTable` under a controlled scheduler. The steps include a stop and checks that
+raise; the actors are consumers, a dispatcher, a scanner and a bounded executor. After each step every variable of the
+specification, read from the table and the actors, must have a value that the specification's own actions give.
 """
 
 from __future__ import annotations
