@@ -362,6 +362,7 @@ LATE_PULL: Final[list[Change]] = [
     ("request_received r", at(5)),
     ("connection_opened c", at(3)),
 ]
+UNBOUNDED: Final = {"offset_next": 0, "offset_min": 0, "offset_max": 0}
 NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
     ("tx_not_woken", [("answer_sent r", at(4.05))], "valid", ""),
     ("tx_not_woken", [("answer_sent r", at(4.2))], "invalid", "pull.wake.prompt"),
@@ -420,6 +421,8 @@ NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
     ("stored_elsewhere_lost", [("request_received h", {"delay_ms": 17_000})], "valid", ""),
     ("stored_elsewhere_lost", [("request_received h", {"delay_ms": 15_000})], "unknown", "message.lost"),
     ("stored_elsewhere_lost", [("answer_sent r", {"ids": [1010, 1011, 0]})], "unknown", "message.lost"),
+    ("acked_and_gone", [("answer_sent r", UNBOUNDED | {"offset_next": 10})], "unknown", "pull.illegal.outside"),
+    ("acked_and_gone", [("answer_sent r", UNBOUNDED), ("request_received r", {"offset": 5})], "unknown", ""),
 ]
 
 

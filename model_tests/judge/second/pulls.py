@@ -454,7 +454,9 @@ def max_least(record: Record) -> Iterator[Said]:
     for request, answer in read_answers(record):
         if answer.offset_max < certain_end(record, request):
             is_measured = request.source in record.loose and not seen_inside(record, request.place)
-            convict = unknown if is_measured or may_follow(record, request) else violated
+            is_reset = answer.code == 21 and answer.offset_max == 0
+            is_reset &= not is_own(record) and not is_inside(record, request.source)
+            convict = unknown if is_measured or is_reset or may_follow(record, request) else violated
             yield convict(request, f"{request.request} is told an offset_max that is too low")
 
 

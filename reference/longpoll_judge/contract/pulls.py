@@ -174,7 +174,8 @@ PULL_CLAUSES: Final = (
     _answer(
         "pull.max.least",
         "offset_max is at least the end that was certainly visible before request.after_ns (from outside: "
-        "acknowledged --wake-ms before it). Unknown for a possible slave.",
+        "acknowledged --wake-ms before it). Unknown for a possible slave, and as in pull.illegal.outside for a 21 with "
+        "the offset_max 0, because a reset may tell no bounds.",
         needs=(_RESULT, "make_visible or message_acknowledged"),
     ),
     _visible("pull.max.most", "offset_max is at most the highest visible end possible at answer.before_ns."),

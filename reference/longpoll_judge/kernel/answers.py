@@ -213,13 +213,16 @@ def _order(answers: Answers) -> list[Rule]:
 
 
 def _bounds(answers: Answers) -> list[Rule]:
+    # A 21 for a reset offset may tell no bounds.
+    unbounded = (answers.code == OFFSET_ILLEGAL) & (answers.max == 0) & answers.case.is_outside[answers.pull]
+    unbounded &= not answers.case.context.is_own
     told, beyond = answers.max > ABSENT, "but no more than {end_most} can have been visible"
     return [
         Rule(
             "pull.max.least",
             told & (answers.max < answers.end_least),
             "says offset_max {max}, but {end_least} was visible before its request came",
-            doubted=_measured(answers) | answers.case.may_follow[answers.pull],
+            doubted=_measured(answers) | answers.case.may_follow[answers.pull] | unbounded,
             may_follow=True,
             messages=lambda answer: [int(answers.end_least[answer]) - 1],
             rests_on="visible",
