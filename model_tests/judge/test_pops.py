@@ -162,6 +162,7 @@ def pulled(ms: float, ids: list[int]) -> list[Told]:
 GOT: Final = [*sent(0), *pop(-100, 3, 0)]
 """The events of a message that a waiting pop gets at once, and that is then invisible for 6 s."""
 AGAIN: Final[dict[str, Any]] = {"cause_got": "retry"}
+LONG: Final[dict[str, Any]] = {"timeout_ms": 15_000}
 WAKE, KEPT, FINAL = "pop.wake.prompt", "pop.invisible.kept", "pop.acknowledged.final"
 VALUE, DELIVERED = "message.one_value", "send.delivered.after_request"
 STORIES: Final[dict[str, tuple[list[list[Told]], str]]] = {
@@ -185,6 +186,18 @@ STORIES: Final[dict[str, tuple[list[list[Told]], str]]] = {
     ),
     "again after its time": ([GOT, pop(6_100, 6_102, 0, **AGAIN)], "valid"),
     "again before its time, which begins at the send": ([GOT, pop(5_990, 5_992, 0, **AGAIN)], KEPT),
+    "a copy again before its time, of a pop that waited": (
+        [GOT, pop(10, 8_000, 0, **LONG, **AGAIN), pop(9_000, 9_002, 0, connection="d", **AGAIN)],
+        KEPT,
+    ),
+    "a copy again after its time": (
+        [GOT, pop(10, 8_000, 0, **LONG, **AGAIN), pop(14_100, 14_102, 0, connection="d", **AGAIN)],
+        "valid",
+    ),
+    "another copy, of a pop that waited": (
+        [GOT, pop(10, 8_000, 0, **LONG, **AGAIN), pop(9_000, 9_002, 1, connection="d", **AGAIN)],
+        "valid",
+    ),
     "an orderly pop gets it again": ([GOT, pop(1_000, 1_002, 0, cause="orderly", **AGAIN)], "valid"),
     "one id at two places": ([GOT, sent(500, 1, 1), pop(600, 602, 1)], "valid"),
     "again after the topic was deleted": (

@@ -10,7 +10,7 @@ from typing import Final
 from attrs import frozen
 from model_tests.judge.second.case import Said, deleted_between, first_answers, unknown, violated
 from model_tests.judge.second.parts import MS, java_hash
-from model_tests.judge.second.reading import LATE_NS, RESETS, WAKE_NS, Record, Seen, wanted
+from model_tests.judge.second.reading import FAR, LATE_NS, RESETS, WAKE_NS, Record, Seen, wanted
 from model_tests.judge.second.waits import is_blocked, open_until
 
 POP, NOTIFICATION, ACK, CHANGE = 200_050, 200_054, 200_051, 200_053
@@ -233,12 +233,12 @@ def is_unsure(record: Record, first: Seen, last: Seen) -> bool:
     return not is_whole or moved or deleted_between(record, first.place, first, last)
 
 
-def hidden_until(record: Record, one: Asked, message: Seen, by: int) -> int:
+def hidden_until(record: Record, one: Asked, message: Seen, by: int, since: int) -> int:
     """Return the earliest end of a delivery's invisible time, counting changes that may have come before `by`."""
     sends = [
         each.lo for each in record.of("request_received") if each.code in {10, 310, 320} and message.ids[0] in each.ids
     ]
-    end: int = max([one.request.lo, *sorted(sends)[:1]]) + max(message.delay_ms, 0) * MS
+    end: int = max([one.request.lo, since, *sorted(sends)[:1]]) + max(message.delay_ms, 0) * MS
     changes = about(record, CHANGE, one, message)
     for change in changes:
         if change.request.lo > by:
@@ -252,9 +252,16 @@ def hidden_until(record: Record, one: Asked, message: Seen, by: int) -> int:
 def pairs(record: Record) -> Iterator[tuple[Delivery, Delivery, int]]:
     """Yield successive deliveries of a message, and the earliest end of the first delivery's invisible time."""
     for several in histories(record).values():
+        since, first = -FAR, several[0][0].request
         for one, other in pairwise(several):
+            assert one[0].answer is not None
             assert other[0].answer is not None
-            yield one, other, hidden_until(record, *one, other[0].answer.hi)
+            # A copy that comes again was hidden by the delivery before it.
+            is_hidden = place_of(one[1]) == place_of(other[1]) and not is_unsure(record, first, one[0].answer)
+            end = hidden_until(record, *one, other[0].answer.hi, since if is_hidden else -FAR)
+            is_right = other[0].answer.hi >= end and not acknowledged_before(record, one, other[0], end)
+            since, first = end if is_right else -FAR, one[0].request
+            yield one, other, end
 
 
 def acknowledged_before(record: Record, one: Delivery, other: Asked, end: int) -> bool:

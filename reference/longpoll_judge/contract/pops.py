@@ -105,9 +105,10 @@ POP_CLAUSES: Final = (
         "pop.invisible.kept",
         "A message is not delivered to a group again before the end of its invisible time: not answer.before_ns < "
         "start + `delay_ms` of its last delivery. The start is that pop's received.after_ns or, if this is later, "
-        "the send's. If there is one change (200053), it was answered 0, and that was before this end, then its own "
-        "received.after_ns + `delay_ms` is the end. Any other change counts only if its end is earlier. Unknown if "
-        "the broker may have been restarted, or topics or offsets changed, in between.",
+        "the send's; for a copy that comes again, also the end of the delivery before it. If there is one change "
+        "(200053), it was answered 0, and that was before this end, then its own received.after_ns + `delay_ms` is the "
+        "end. Any other change counts only if its end is earlier. Unknown if the broker may have been restarted, or "
+        "topics or offsets changed, in between.",
         source="PopReviveService, PopCheckPoint.getReviveTime",
         whole_record=True,
     ),

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from longpoll_judge.columns.expression import parse
 from longpoll_judge.columns.lookup import (
@@ -493,7 +493,7 @@ def _again(pops: _Pops) -> Iterator[Breach]:
     is_done = np.isin(of_message[rows], list(acknowledged))
     done = np.logical_or.reduceat(is_done, starts) if len(starts) else is_done
     last_empty = _last_empty(pops)
-    breaches: dict[str, list[tuple[int, int, int]]] = {name: [] for name in ("kept", "final", "again")}
+    breaches: dict[str, list[tuple[int, int, int, int]]] = {name: [] for name in ("kept", "final", "again")}
     asked_of: dict[int, list[int]] = {}
     for request, at in zip(about.tolist(), place.tolist(), strict=True):
         asked_of.setdefault(at, []).append(request)
@@ -501,13 +501,19 @@ def _again(pops: _Pops) -> Iterator[Breach]:
         if count == 1 and is_over:
             continue
         several = [_delivery(pops, row, asked_of.get(int(of_message[row]), [])) for row in rows[start : start + count]]
+        before, end_ns = -1, BEGINNING
         for one, other in pairwise(several):
-            breach, request = _too_early(pops, one, other)
+            # A copy that comes again was not there before the invisible time of the delivery before it was over.
+            is_hidden = end_ns > one.since_ns and of_message[one.row] == of_message[other.row]
+            is_hidden = is_hidden and not _is_unsure(pops, before, int(pops.owner[one.row]))
+            known, hidden = (evolve(one, since_ns=end_ns), before) if is_hidden else (one, -1)
+            breach, request, end_ns = _too_early(pops, known, other)
+            before, end_ns = one.row, BEGINNING if breach else end_ns
             if breach:
-                breaches[breach].append((one.row, other.row, request))
+                breaches[breach].append((one.row, other.row, request, hidden))
         missed = -1 if is_over or count >= AGAIN_MOST else _missed(pops, several[-1], last_empty)
         if missed >= 0:
-            breaches["again"].append((several[-1].row, -1, missed))
+            breaches["again"].append((several[-1].row, -1, missed, -1))
     yield _told_again(pops, "pop.invisible.kept", breaches["kept"], "a message was delivered again too early")
     yield _told_again(
         pops, "pop.acknowledged.final", breaches["final"], "a message was delivered after its acknowledgement"
@@ -551,8 +557,11 @@ def _sent_ns(pops: _Pops) -> dict[int, int]:
     return pops.sent_ns
 
 
-def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int]:
-    """Returns the clause that a repeated delivery violates, and the request that shows the violation, or -1."""
+def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int, int]:
+    """Returns the clause that the second delivery violates, the request that shows it, or -1, and the first one's end.
+
+    The end is the earliest end of its invisible time.
+    """
     end_ns, asked, answered = one.since_ns + one.hidden_ns, pops.asked, pops.answered
     shown = -1
     for change in one.changes:
@@ -565,8 +574,8 @@ def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int]
     for request in one.acknowledgements if not one.changes else ():
         done_ns = int(answered.before_ns[request])
         if pops.code[request] == 0 and done_ns + ACK_MS * MS < end_ns and other.after_ns > done_ns:
-            return "final", request
-    return ("kept" if other.before_ns < end_ns else ""), shown
+            return "final", request, end_ns
+    return ("kept" if other.before_ns < end_ns else ""), shown, end_ns
 
 
 def _last_empty(pops: _Pops) -> dict[int, int]:
@@ -612,9 +621,13 @@ def _is_unsure(pops: _Pops, row: int, last_request: int) -> bool:
     )
 
 
-def _told_again(pops: _Pops, clause: str, found: list[tuple[int, int, int]], why: str) -> Breach:
-    """Returns a breach about pairs: two deliveries of a message, or a delivery and a pop that did not get it."""
-    first, second, request = np.array(found, dtype=np.int64).reshape(-1, 3).T
+def _told_again(pops: _Pops, clause: str, found: list[tuple[int, int, int, int]], why: str) -> Breach:
+    """Returns a breach about pairs: two deliveries of a message, or a delivery and a pop that did not get it.
+
+    Each pair also has a request about the message, and a delivery that came before.
+    """
+    first, second, request, before = np.array(found, dtype=np.int64).reshape(-1, 4).T
+    owner = np.append(pops.owner, -1)[before]
     is_pair = second >= 0
     later = np.where(is_pair, pops.owner[np.maximum(second, 0)] if len(pops.owner) else second, request)
     earlier = pops.owner[first]
@@ -631,5 +644,8 @@ def _told_again(pops: _Pops, clause: str, found: list[tuple[int, int, int]], why
         (pops.popped, first),
         (pops.asked, np.where(is_pair, request, -1)),
         (pops.answered, np.where(is_pair, request, -1)),
+        (pops.asked, owner),
+        (pops.answered, owner),
+        (pops.popped, before),
     )
     return Breach(clause, np.arange(len(first)), shown, why, weak)
