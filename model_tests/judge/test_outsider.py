@@ -363,8 +363,9 @@ LATE_PULL: Final[list[Change]] = [
     ("connection_opened c", at(3)),
 ]
 UNBOUNDED: Final = {"offset_next": 0, "offset_min": 0, "offset_max": 0}
+WOKEN: Final[list[Change]] = [("answer_sent r", at(4.05))]
 NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
-    ("tx_not_woken", [("answer_sent r", at(4.05))], "valid", ""),
+    ("tx_not_woken", WOKEN, "valid", ""),
     ("tx_not_woken", [("answer_sent r", at(4.2))], "invalid", "pull.wake.prompt"),
     ("tx_not_woken", [("answer_sent r", None)], "invalid", "pull.answered"),
     ("tx_not_woken", LATE_PULL, "invalid", "pull.unheld.prompt"),
@@ -423,6 +424,15 @@ NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
     ("stored_elsewhere_lost", [("answer_sent r", {"ids": [1010, 1011, 0]})], "unknown", "message.lost"),
     ("acked_and_gone", [("answer_sent r", UNBOUNDED | {"offset_next": 10})], "unknown", "pull.illegal.outside"),
     ("acked_and_gone", [("answer_sent r", UNBOUNDED), ("request_received r", {"offset": 5})], "unknown", ""),
+    (
+        "delayed_very_late",
+        [("request_received h", {"delay_ms": 38_000, "bodies": [5]})],
+        "unknown",
+        "message.one_value",
+    ),
+    ("tx_not_woken", [*WOKEN, ("request_received h", {"bodies": [5]})], "unknown", "message.one_value"),
+    ("tx_not_woken", [*WOKEN, ("request_received h", {"queue": 1})], "unknown", "message.one_value"),
+    ("refused_then_delivered", [("request_received h", {"bodies": [5]})], "unknown", "message.committed"),
 ]
 
 

@@ -67,6 +67,36 @@ def one_value(record: Record) -> Iterator[Said]:
             continue
         may_be_lost = not is_inside(record, other.event.source) and _may_be_lost(record, one.event, other.event)
         yield (unknown if may_be_lost else violated)(other.event, f"{one.place} has two messages at {one.offset}")
+    yield from _as_sent(record)
+
+
+def _as_sent(record: Record) -> Iterator[Said]:
+    """Messages with another body or queue than each of their sends, where no acknowledgement shows the message."""
+    placed = record.of("message_acknowledged")
+    told = {(one.broker or one.source, one.place, one.queue_offset) for one in placed}
+    named = {(one.topic, own) for one in placed for own in one.ids[:1]}
+    copies = [one for one in record.of("message_popped") if one.cause == "retry"]
+    there = [one for one in _shown(record) if one.event.event != "message_acknowledged"]
+    there += [Shown(one, one.place, -1, (one.ids or [0])[0], (one.bodies or [-1])[0]) for one in copies]
+    for one in there:
+        sends = [send for send in _sends(record, one) if one.id and send.lo <= one.event.hi]
+        sends = [send for send in sends if not _is_refused(record, send)]
+        bodies = {
+            send.bodies[nth] if nth < len(send.bodies) else -1
+            for send in sends
+            for nth, own in enumerate(send.ids)
+            if own == one.id
+        }
+        is_placed = one.offset >= 0 and (one.event.topic, one.id) not in named
+        queues = {send.queue for send in sends} if is_placed else set()
+        is_other = bool(bodies) and not bodies & {-1, one.body} and one.body != -1
+        is_other |= bool(queues) and not queues & {-1, one.event.queue}
+        if is_other and (one.event.broker or one.event.source, one.place, one.offset) not in told:
+            tellers = {each.source for each in record.events if each.broker == one.event.broker}
+            is_sure = is_inside(record, one.event.source) and _is_appended(record, one)
+            is_sure &= min(sends, key=lambda send: send.lo).broker == one.event.broker
+            is_sure &= all(record.is_whole(source, -FAR, one.event.hi) for source in tellers)
+            yield (violated if is_sure else unknown)(one.event, f"{one.id} is not as it was sent")
 
 
 def _may_be_lost(record: Record, first: Seen, second: Seen) -> bool:

@@ -451,7 +451,10 @@ MESSAGE_CLAUSES: Final = (
         "record them. This holds over an orderly stop and start. From outside, the broker may have been killed and "
         "have lost the first message. It is then unknown if all connections were closed in between, and the first "
         "message was not old enough to be on disk. Without opened connections in the record, it is unknown unless the "
-        "connection of the first was open until the second.",
+        "connection of the first was open until the second. Without an acknowledgement of its offset, a delivery has "
+        "the body of a send of its id that came before, if it has sends that were not refused, and also the queue if "
+        "no acknowledgement has its id. A message from the retry topic has the body. This is unknown as in "
+        "message.stored.once.",
         "CommitLog.putMessage",
         _TOLD,
         "answer_sent(offsets, ids, bodies)",

@@ -89,6 +89,8 @@ class View:
     """Acknowledged messages."""
     appended: Gathered = _NO_EVENTS
     delivered: Gathered = _NO_EVENTS
+    copied: Gathered = _NO_EVENTS
+    """Messages that pops got from the retry topic; `logged` is -1."""
     asked: Gathered = _NO_EVENTS
     answers: Gathered = _NO_EVENTS
 
@@ -228,6 +230,39 @@ def one_value(view: View) -> Breach | None:
         return f"ids {ids[0]} and {ids[1]}" if ids[0] != ids[1] else f"id {ids[0]}, bodies {bodies[0]} and {bodies[1]}"
 
     return Breach("message.one_value", np.flatnonzero(members), events, "one queue offset has two messages", weak, who)
+
+
+def as_sent(view: View) -> Breach | None:
+    """Returns messages that were delivered with another body, or in another queue, than each of their sends before.
+
+    Where an acknowledgement shows the message, other rules compare them. A producer may have sent the same id again
+    where no observer saw it.
+    """
+    sent = view.sent.take(~are_among(view.sent.request, view.refused))
+    sent = sent.take(np.argsort(sent.after_ns, kind="stable"))
+    got = together((view.delivered, view.copied), ("message", "logged", *IDENTITY))
+    own, key = got.values["message"], sent.values["message"]
+    send = first_of(own, key)
+    # A copy is in a queue of the retry topic.
+    is_placed = (np.arange(len(got)) < len(view.delivered)) & ~are_among(own, view.told.values["message"])
+    is_other = np.zeros(len(got), dtype=np.bool_)
+    for value, of_send in (
+        (got.values["body"], sent.values["body"]),
+        (np.where(is_placed, got.queue, -1), sent.queue),
+    ):
+        values, untold, told = numbered((own, value), (own, np.full_like(value, -1)), (key, of_send))
+        same_ns = (least_of(told, wanted, sent.after_ns, NEVER) for wanted in (values, untold))
+        is_other |= (value != -1) & (np.minimum(*same_ns) > got.before_ns)
+    is_other &= (got.values["id"] != 0) & (np.append(sent.after_ns, NEVER)[send] <= got.before_ns)
+    is_other &= ~are_among(got.values["logged"], view.told.values["logged"])
+    if not is_other.any():
+        return None
+    append = _appends(view, got)
+    weak = _are_outside(got, view.context) | (append < 0) | (got.broker != np.append(sent.broker, 0)[send])
+    weak |= _are_holed(got, np.full_like(got.before_ns, BEGINNING), got.before_ns, view.context)
+    events = ((got, np.arange(len(got))), (sent, send), (view.appended, append))
+    why = "a message was delivered with another body or in another queue than its send has"
+    return Breach("message.one_value", np.flatnonzero(is_other), events, why, weak)
 
 
 def _may_be_lost(first: Gathered, second: Gathered, context: Context) -> Booleans:

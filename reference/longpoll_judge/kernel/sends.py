@@ -71,6 +71,7 @@ from longpoll_judge.kernel.messages import (
     OF_MESSAGES,
     View,
     are_unlisted,
+    as_sent,
     breaches_of,
     identified,
     identity,
@@ -106,6 +107,8 @@ class Messages:
     refused: Gathered
     appended: Gathered
     delivered: Gathered
+    copied: Gathered
+    """Messages that pops got from the retry topic."""
     sent: Gathered
     """The messages of the sends that record their messages' identities, each as a row."""
     unlisted: Gathered
@@ -143,12 +146,17 @@ def gather_messages(table: pa.Table) -> Messages:
     acknowledged = gather(table, told, ("queue_offset",), flags | identity(table, ids, told, np.zeros_like(told)))
     delivered = gather(table, got, (), offsets | identity(table, ids, got, nth))
     # A message from the retry topic is a copy, whose offset is in that topic.
-    is_own_place = named & known & ~are_of(*coded(table, "cause"), {RETRIED})
-    popped = np.flatnonzero(rows_where(table, "message_popped") & is_own_place)
-    more = gather(table, popped, ("queue_offset",), identity(table, ids, popped, np.zeros_like(popped)))
+    is_copy = are_of(*coded(table, "cause"), {RETRIED})
+    more, copied = (
+        gather(table, rows, ("queue_offset",), identity(table, ids, rows, np.zeros_like(rows)))
+        for rows in (
+            np.flatnonzero(rows_where(table, "message_popped") & named & known & own) for own in (~is_copy, is_copy)
+        )
+    )
+    copied.values["logged"] = np.full(len(copied), -1, dtype=np.int64)
     delivered = together((delivered, more), ("queue_offset", *IDENTITY))
     appended = gather(table, np.flatnonzero(rows_where(table, "append") & known), ("queue_offset",))
-    identified(sent, acknowledged, delivered)
+    identified(sent, acknowledged, delivered, copied)
     located(acknowledged, delivered, appended)
     return Messages(
         sends=gather(table, np.flatnonzero(is_send)),
@@ -158,6 +166,7 @@ def gather_messages(table: pa.Table) -> Messages:
         refused=gather(table, np.flatnonzero(is_answer & named & (lowest < 0)), ("code",)),
         appended=appended,
         delivered=delivered,
+        copied=copied,
         sent=sent,
         unlisted=gather(table, found[are_unlisted(table, found)]),
         ended=ended,
@@ -203,7 +212,7 @@ def judge_sends(
     sure = np.where(are_among(told.request, messages.again), -1, send)
     view = View(
         table, context, sent=_sent_alone(table, messages.sent), ended=messages.ended, told=told,
-        delivered=messages.delivered, appended=messages.appended,
+        delivered=messages.delivered, copied=messages.copied, appended=messages.appended,
         refused=_not_stored(messages, told), unplaced=_unplaced(messages, told),
     )  # fmt: skip
     breaches = [
@@ -220,7 +229,7 @@ def judge_sends(
             _foretold(view, messages, told, sure),
             *_stored(told, _since_ns(sends, send), messages.appended, context),
             *_shown(told, messages.appended, messages.moved, context),
-            *breaches_of((sent_later, *OF_MESSAGES.values()), view),
+            *breaches_of((sent_later, as_sent, *OF_MESSAGES.values()), view),
         )
     ]
     findings = list(findings_of(table, breaches, context, most))
