@@ -53,10 +53,9 @@ def family(pid: int) -> set[int]:
 
 
 def status_kib(pid: int, name: str) -> int:
-    """Return one value of `/proc/PID/status`, such as VmHWM or RssAnon, in KiB."""
+    """Return one value of `/proc/PID/status`, such as VmHWM or RssAnon, in KiB; 0 if the process has ended."""
     found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text("utf-8"), re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+    return int(found[1]) if found else 0
 
 
 @frozen

@@ -12,7 +12,7 @@ no queue. An answer whose broker or topic differs from its request's keeps its o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ from longpoll_judge.read.schema import (
 GROUP_KEY: Final = ("broker", "topic", "queue")
 QueueName = tuple[str, str, int]
 """The key of a queue: its broker, topic and number."""
+Codec = Literal["lz4", "zstd"]
 Tables = Callable[[], Iterator[pa.Table]]
 """A function that returns an iterator over the events of every split; it can be called again."""
 _SPARSE: Final = 8
@@ -181,13 +182,13 @@ def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
     return codes, -1 if named.all() else int(named.argmin())
 
 
-def encode(table: pa.Table) -> bytes:
+def encode(table: pa.Table, codec: Codec | None = None) -> bytes:
     """Encode events as bytes, with their complete dictionaries (`compacted`). Most numbers take one or two bytes."""
     narrow, lowest = zip(*(_narrowed(table[name].combine_chunks()) for name in table.column_names), strict=True)
     told = {name: str(low) for name, low in zip(table.column_names, lowest, strict=True)}
     narrow_table = pa.table(list(narrow), table.column_names, metadata=told)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, narrow_table.schema) as writer:
+    with pa.ipc.new_stream(sink, narrow_table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_table(narrow_table)
     content: bytes = sink.getvalue().to_pybytes()
     return content

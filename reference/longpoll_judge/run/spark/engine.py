@@ -41,7 +41,7 @@ from pyspark.sql.types import StructType
 from longpoll_judge.columns.keys import KEY_BITS, NO_KEYS, PLACE_BITS, Keys, ranges_of, shared
 from longpoll_judge.columns.lookup import Integers
 from longpoll_judge.columns.memory import keep_freed_memory
-from longpoll_judge.columns.tables import decode, encode, joined, queue_names, queue_numbers
+from longpoll_judge.columns.tables import Codec, decode, encode, joined, queue_names, queue_numbers
 from longpoll_judge.evidence.survey import Context, OwnProperty, Survey, survey_split
 from longpoll_judge.kernel.rows import RESULT_SCHEMA
 from longpoll_judge.read.schema import fill
@@ -158,7 +158,7 @@ def event_reader(buckets: int) -> Read:
         for split, extent in msgspec.msgpack.decode(part, type=list[tuple[InputSplit, Extent]]):
             for bucket, events, _is_own in in_buckets(read_again(split, extent), buckets):
                 if len(events):
-                    yield row_of("events", bucket, encode(events))
+                    yield row_of("events", bucket, encode(events, CODEC))
 
     return read
 
@@ -185,14 +185,17 @@ def compare(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield row_of("ends", -1, encode(connection_ends(joined(ends), is_whole=True)))
 
 
-def _by_bucket(batches: Batches) -> Iterator[tuple[int, list[pa.Table]]]:
-    """Yields each bucket with its events; all rows of a bucket are in one partition."""
+def _by_bucket(batches: Batches) -> Iterator[tuple[int, Iterator[pa.Table]]]:
+    """Yields each bucket with its events; all rows of a bucket are in one partition.
+
+    The events wait in their compressed form, which takes a fifth of the memory, until it is their bucket's turn.
+    """
     keep_freed_memory()
-    waiting: dict[int, list[pa.Table]] = {}
+    waiting: dict[int, list[bytes]] = {}
     for _kind, bucket, content in _rows(batches):
-        waiting.setdefault(bucket, []).append(decode(content))
+        waiting.setdefault(bucket, []).append(content.to_pybytes())
     for bucket in sorted(waiting):
-        yield bucket, waiting.pop(bucket)
+        yield bucket, map(decode, waiting.pop(bucket))
 
 
 def find_visitors(buckets: int, several: Keys) -> Work:
@@ -204,7 +207,7 @@ def find_visitors(buckets: int, several: Keys) -> Work:
             # The bucket also has copied events of other buckets, which must not be copied back.
             own = table.filter(pa.array(are_in(fill(table), bucket, buckets)))
             for other, events in visitors_of(own, bucket, several):
-                yield row_of("events", other, encode(events))
+                yield row_of("events", other, encode(events, CODEC))
 
     return work
 
@@ -227,18 +230,18 @@ def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends
         keep_freed_memory()
         pieces: dict[int, list[Piece]] = {}
         samples: dict[int, list[Integers]] = {}
-        waiting: dict[int, list[pa.Table]] = {}
+        waiting: dict[int, list[bytes]] = {}
         with TemporaryFile(prefix="longpoll-judge-") as file:
             for _kind, bucket, content in _rows(batches):
-                events = decode(content)
                 if bucket in hot:
+                    events = decode(content)
                     pieces.setdefault(bucket, []).append(write_piece(file, events))
                     samples.setdefault(bucket, []).append(sample_of(events, most))
                 else:
-                    waiting.setdefault(bucket, []).append(events)
+                    waiting.setdefault(bucket, []).append(content.to_pybytes())
             for bucket in sorted(waiting):
                 are_own = partial(are_in, bucket=bucket, buckets=buckets)
-                rows = judge_bucket(waiting.pop(bucket), decode(ends), context, are_own)
+                rows = judge_bucket(map(decode, waiting.pop(bucket)), decode(ends), context, are_own)
                 yield row_of("rows", bucket, msgspec.msgpack.encode(rows.to_pydict()))
             for bucket in sorted(pieces):
                 are_own = partial(are_in, bucket=bucket, buckets=buckets)
@@ -246,7 +249,7 @@ def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends
                     for table in read_pieces(file, pieces[bucket]):
                         parts.put(table)
                     for number, part in enumerate(parts.windows(decode(ends), context)):
-                        told = bucket, part.since_ns, part.until_ns, encode(part.table)
+                        told = bucket, part.since_ns, part.until_ns, encode(part.table, CODEC)
                         yield row_of("part", bucket + number * buckets, msgspec.msgpack.encode(told))
 
     return work
@@ -280,8 +283,12 @@ LARGEST: Final = 200
 TASK_SPLITS: Final = 16
 """The approximate number of splits per task, because each task has a fixed cost."""
 BATCH_ROWS: Final = 8
+CODEC: Final[Codec] = "lz4"
+"""The compression of events between workers. Without it, the Java process needs twice the memory and more time."""
 BUCKETS: Final = 3
 """The number of buckets for each concurrent task, which is above 1 so that all tasks end at about the same time."""
+PARTITION_BUCKETS: Final = 8
+"""The average number of buckets in a partition of a large history. A worker keeps a partition's events in memory."""
 
 
 @define
@@ -342,12 +349,15 @@ class SparkReading:
         buckets, events = self.buckets, self.events()
         several = shared([np.sort(self._several & KEY_BITS | (self._several & PLACE_BITS) % np.uint64(buckets))])
         if len(several):
-            events = events.persist(StorageLevel.MEMORY_AND_DISK)
+            # Keep them on disk, because Java's heap has room for only a small part of a large history.
+            events = events.persist(StorageLevel.DISK_ONLY)
             work = self._shipped(find_visitors(buckets, several))
-            visitors = events.repartition("place").mapInArrow(work, from_arrow_schema(ROWS))
+            # In a large history, some requests have equal hashes by chance, so `several` may name only a few buckets.
+            hosts = events.where(events.place.isin(np.unique(several & PLACE_BITS).tolist()))
+            visitors = self._exchanged(hosts).mapInArrow(work, from_arrow_schema(ROWS))
         for own in context.own:
             _travel_by_value(own)
-        every = (events.union(visitors) if len(several) else events).repartition("place")
+        every = self._exchanged(events.union(visitors) if len(several) else events)
         most = self._window_events
         # A user's property needs whole queues, and a pop is judged with all events of its messages, so do not cut
         # buckets.
@@ -356,13 +366,20 @@ class SparkReading:
         work = bucket_judge(buckets, context, self._ends)
         if hot:
             cutter = self._shipped(bucket_cutter(buckets, hot, most, context, self._ends))
-            every = every.mapInArrow(cutter, from_arrow_schema(ROWS)).repartition("place")
+            every = self._exchanged(every.mapInArrow(cutter, from_arrow_schema(ROWS)))
             work = part_judge(buckets, context)
         with stage(self._running, f"judge {buckets} buckets"):
             yield every.mapInArrow(self._shipped(work), from_arrow_schema(RESULT_SCHEMA)).toArrow()
         # Do this only after success, because after a failure Spark may be busy or gone, and the data ends with the
         # session anyway.
         events.unpersist()
+
+    def _exchanged(self, rows: DataFrame) -> DataFrame:
+        """Bring the rows of each place together. Spark itself chooses the number of partitions for few buckets."""
+        partitions = -(-self.buckets // PARTITION_BUCKETS)
+        if partitions <= BUCKETS * self._parallel:
+            return rows.repartition("place")
+        return rows.repartition(partitions, "place")
 
     def _parts(self, numbered: Sequence[object]) -> list[bytes]:
         """Encode the input of each task, which is some of the splits."""
