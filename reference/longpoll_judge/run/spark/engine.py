@@ -198,16 +198,17 @@ def _by_bucket(batches: Batches) -> Iterator[tuple[int, Iterator[pa.Table]]]:
         yield bucket, map(decode, waiting.pop(bucket))
 
 
-def find_visitors(buckets: int, several: Keys) -> Work:
+def find_visitors(buckets: int, several: Keys, hot: set[int]) -> Work:
     """Returns a function that yields a bucket's events that other buckets need too, as rows for these buckets."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         for bucket, tables in _by_bucket(batches):
-            table = joined(tables)
-            # The bucket also has copied events of other buckets, which must not be copied back.
-            own = table.filter(pa.array(are_in(fill(table), bucket, buckets)))
-            for other, events in visitors_of(own, bucket, several):
-                yield row_of("events", other, encode(events, CODEC))
+            # Search a hot bucket piece by piece, because it is too large for one window.
+            for table in tables if bucket in hot else [joined(tables)]:
+                # The bucket also has copied events of other buckets, which must not be copied back.
+                own = table.filter(pa.array(are_in(fill(table), bucket, buckets)))
+                for other, events in visitors_of(own, bucket, several):
+                    yield row_of("events", other, encode(events, CODEC))
 
     return work
 
@@ -348,21 +349,21 @@ class SparkReading:
             return
         buckets, events = self.buckets, self.events()
         several = shared([np.sort(self._several & KEY_BITS | (self._several & PLACE_BITS) % np.uint64(buckets))])
+        most = self._window_events
+        # A user's property needs whole queues, and a pop is judged with all events of its messages, so do not cut
+        # buckets.
+        is_whole = context.own or context.asks_pops
+        hot = {slot % buckets for slot, count in self._largest.items() if count > 2 * most and not is_whole}
         if len(several):
             # Keep them on disk, because Java's heap has room for only a small part of a large history.
             events = events.persist(StorageLevel.DISK_ONLY)
-            work = self._shipped(find_visitors(buckets, several))
+            work = self._shipped(find_visitors(buckets, several, hot))
             # In a large history, some requests have equal hashes by chance, so `several` may name only a few buckets.
             hosts = events.where(events.place.isin(np.unique(several & PLACE_BITS).tolist()))
             visitors = self._exchanged(hosts).mapInArrow(work, from_arrow_schema(ROWS))
         for own in context.own:
             _travel_by_value(own)
         every = self._exchanged(events.union(visitors) if len(several) else events)
-        most = self._window_events
-        # A user's property needs whole queues, and a pop is judged with all events of its messages, so do not cut
-        # buckets.
-        is_whole = context.own or context.asks_pops
-        hot = {slot % buckets for slot, count in self._largest.items() if count > 2 * most and not is_whole}
         work = bucket_judge(buckets, context, self._ends)
         if hot:
             cutter = self._shipped(bucket_cutter(buckets, hot, most, context, self._ends))
