@@ -17,7 +17,7 @@ _LINK: Final = re.compile(r"(?<!\\)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 _NAMED: Final = re.compile(r"`[^`\n]+`")
 _HAN: Final = re.compile(r"[\u4e00-\u9fff]")
 SHARE_LEAST: Final = 0.2
-"""The least share of Chinese letters in a Chinese page, outside of blocks and code."""
+"""The minimum share of Chinese letters in a Chinese page, outside of blocks and code."""
 
 
 def pairs() -> list[tuple[Path, Path]]:

@@ -138,7 +138,7 @@ def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pyt
 
 
 def test_administrators_are_answered(clients: Clients, broker: Broker, topic: str) -> None:
-    """The broker forwards requests 307, 309 and 220 of administrators to the consumer, which answers."""
+    """The consumer answers requests for its state, to consume one message, and to reset offsets (307, 309 and 220)."""
     heard = Heard()
     send(clients.name_server, topic, b"0", b"1", b"2")
     consumer = clients.pushing(topic, heard, rebalance_s=0.2)

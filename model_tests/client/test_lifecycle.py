@@ -238,7 +238,7 @@ def empty_topic(name_server: str) -> Iterator[str]:
 
 
 TURNS = 30
-"""More turns of the event loop than a close takes."""
+"""A number of event loop iterations that exceeds the iterations of a close."""
 
 
 def running(kind: str, clients: Clients, topic: str) -> Any:

@@ -160,7 +160,7 @@ def test_messages_with_equal_properties_are_read_like_single_ones(
 
 
 def read_with(encoded: list[bytes], topics: str = "T") -> list[ReceivedMessage]:
-    """Return messages with these properties, and these topics in turn, as the fast path reads them."""
+    """Return messages as the fast path reads them, with these properties, and the letters of `topics` as topics."""
     written = [
         encode_record(
             MessageToStore(topic, 1, b"body", each, 0, 5, host_bytes("127.0.0.1", 1), host_bytes("127.0.0.1", 2)),

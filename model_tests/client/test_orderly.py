@@ -176,7 +176,7 @@ def test_the_next_member_starts_after_the_consumed_messages(name_server: str, to
 def test_a_reset_releases_the_lock_for_the_next_owner(
     clients: Clients, topic: str, two_kinds: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An administrator resets the group (request 220), and the next owner begins at the new offset."""
+    """An administrator resets the group's offsets, and the next owner of the queue begins at the new offset."""
     send(clients.name_server, topic, b"1")
     one = two_kinds(topic)
     one.held.go.set()

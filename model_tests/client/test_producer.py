@@ -574,7 +574,7 @@ def test_the_next_pull_is_sent_before_the_listener_runs() -> None:
                 loop.call_soon(lambda: seen.append(any(b'"code":77' in part for part in sent)))
                 link.call_async(77, callback=lambda _answer: ended.set_result(None))
 
-            # A single request is written at once, without waiting for the end of the loop's turn.
+            # A single request is written at once, without waiting for the end of the event loop's iteration.
             link.call_async(12, callback=lambda _answer: None)
             link.call_async(11, callback=told)
             await asyncio.wait_for(ended, PATIENCE_S)

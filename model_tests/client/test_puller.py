@@ -296,7 +296,8 @@ RETRY = MessageQueue(topic="%RETRY%G", broker_name="a", queue_id=0)
 class OneQueue(Answers):
     """A broker of one queue.
 
-    Without a stored offset the broker answers `told_for_none`, or code 22 if `told_for_none` is None.
+    If the group has no stored offset, the broker answers with `told_for_none`, or with code 22 (QUERY_NOT_FOUND) if
+    `told_for_none` is None.
     """
 
     def __init__(self) -> None:

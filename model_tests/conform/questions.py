@@ -1,7 +1,7 @@
 """Requests to a broker, called questions, whose answers are recorded: `python -m model_tests.conform.questions`.
 
-A question is a vector without answers. `longpoll conform --vectors FILE --record FILE` recorded the answers of Apache
-RocketMQ 4.9.7 and 5.5.0, which the package contains; a test compares the questions with the recordings. The questions
+A question is a vector without answers. The package contains the answers of Apache RocketMQ 4.9.7 and 5.5.0, recorded
+with `longpoll conform --vectors FILE --record FILE`. A test compares the questions with these recordings. The questions
 here have numbers from 500 on. Questions below number 500 exist only in the recordings.
 """
 

@@ -1,4 +1,4 @@
-"""The real Java broker 4.9.7 and ours open one store in turns, and ours reads and verifies the store of 5.5.0.
+"""Java's broker 4.9.7 and this broker open one store alternately, and this broker reads a store of 5.5.0.
 
 Each broker must serve every byte of every message that the other broker stored, find the message by its key, and
 continue after the other broker was stopped or killed.
@@ -206,7 +206,7 @@ def theirs(home: Path, class_path: str, settings: str = SETTINGS) -> Iterator[tu
 def go_round(home: Path, sent: Sent, opened: Opened, count: int, turn: int = 0) -> None:
     """Open the store, check the other broker's messages, send more and check again.
 
-    The tables are changed from turn 1 on, and checked from turn 2 on.
+    The tables of topics, groups and offsets are changed if `turn` is at least 1, and checked if it is at least 2.
     """
     home.mkdir(exist_ok=True)
     with opened(home) as address, RawClient(address) as client:
@@ -231,7 +231,7 @@ def sound(home: Path) -> None:
 
 @pytest.mark.parametrize("first", [pytest.param("java", marks=pytest.mark.long), "ours"])
 def test_java_and_our_broker_open_one_store_in_turns(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
-    """The two brokers open the store four times in turns. Each serves every stored message and appends more."""
+    """The brokers alternately open the store, four times in all; each serves every message and appends more."""
     sent = Sent()
 
     java: Opened = partial(theirs, class_path=class_paths["4.9.7"])

@@ -193,7 +193,7 @@ def test_an_expression_of_a_refused_type_is_not_compiled(monkeypatch: pytest.Mon
 
 
 def test_sql_of_a_heartbeat() -> None:
-    """A pull gets code 27 while the heartbeat's filter is invalid, until a newer valid one replaces it."""
+    """A pull gets FILTER_DATA_NOT_EXIST (27) until a valid filter replaces the invalid filter of the last heartbeat."""
     tables, store = checks(), OneRead()
     asks = pull(sys_flag=0, sub_version=1)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a >", kind="SQL92")
@@ -246,7 +246,7 @@ def test_the_subscription_of_a_held_pull_is_not_parsed_again() -> None:
 
 
 def test_the_filter_of_a_group_may_be_older_than_its_subscription() -> None:
-    """An empty expression updates only the subscription's version, so a pull with that version gets code 28."""
+    """An empty expression updates only the subscription's version, so a pull gets FILTER_DATA_NOT_LATEST (28)."""
     tables = attrs.evolve(checks(), property_filter=True)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
     beat(tables, "CLUSTERING", topic="T", version=2, expression="", kind="SQL92")

@@ -349,8 +349,8 @@ ROLES: list[tuple[dict[str, Any], tuple[Traits, ...], bool, int, GetStatus, tupl
     (SLAVE, ALL, False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (20, 99, 3)),
     (SLAVE, ALL, False, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 0)),
     (CHECKS, ALL, False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (21, 10, 0)),
-    # The answer of a slave that must not be read suggests the master; 4.9 overwrites its code 20 (upstream issue
-    # #1828).
+    # The answer of a slave that must not be read suggests the master; 4.9 overwrites the answer's code 20 (upstream
+    # issue #1828).
     (SLAVE, ALL, True, 0, GetStatus.FOUND, (0, 10, 0)),
     (SLAVE, ALL, True, 19, GetStatus.OFFSET_FOUND_NULL, (19, 99, 0)),
     (SLAVE, ALL, True, 20, GetStatus.OFFSET_FOUND_NULL, (20, 99, 0)),

@@ -217,7 +217,7 @@ def with_faults(events: list[Event]) -> list[Event]:
 def test_a_hot_queue_and_many_buckets_change_nothing(
     *, has_pops: bool, exchanges: int, faulted: Path, tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
-    """A request may need two buckets. The verdict and each finding equal those of a single process.
+    """Spark's verdict and findings equal those of a single process, even if a request needs events of two buckets.
 
     A hot queue is cut into parts unless the history has pops; cutting takes one more exchange.
     """

@@ -148,7 +148,7 @@ def test_the_command_writes_evidence_that_can_be_judged(clean: Path, tmp_path: P
     ]
 
 
-# -- causes ------------------------------------------------------------------------------------------------------------
+# -- one finding per fault ---------------------------------------------------------------------------------------------
 
 
 def of_kind(events: list[Event], kind: str) -> list[Event]:
@@ -225,7 +225,7 @@ def test_three_causes_are_three_findings(clean: Path, tmp_path: Path) -> None:
     assert told == {"pull.found.next", "pull.found.tag", "log.append.gapless"}
 
 
-# -- what a finding names ----------------------------------------------------------------------------------------------
+# -- the events that a finding names -----------------------------------------------------------------------------------
 
 STRANGE = "[/x]\x1b[31m<b>&"
 
@@ -257,4 +257,4 @@ def test_a_finding_names_message_tag_and_offsets(tmp_path: Path) -> None:
     assert "\x1b" not in shown
 
 
-# -- both engines ------------------------------------------------------------------------------------------------------
+# -- equal results of the local engine and Spark -----------------------------------------------------------------------

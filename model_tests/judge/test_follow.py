@@ -192,7 +192,7 @@ def test_splits_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypat
     assert [event["sequence"] for event in events] == list(range(29))
 
 
-# -- parts that change -------------------------------------------------------------------------------------------------
+# -- parts that change while they are judged ---------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ before the fault count.
 Most of these verdicts have one of three reasons: the beginning or end is missing, an answer names a different queue
 from its request's queue, or tags were not recorded. Histories with a missing field are not counted here."""
 CONVICTED_LEAST = 0.97
-"""The least share of the second judge's violations that the judge must report too."""
+"""The minimum share of the second judge's violations that the judge must report too."""
 
 
 def pieces(quick: int, long: int) -> list[object]:

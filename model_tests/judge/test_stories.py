@@ -52,8 +52,8 @@ LINKED: Final = "Connections that overlap are of one life"
 """Title of a story in which a third connection links two others, although its events are not in the evidence."""
 MANY: Final = 12
 FEW: Final = 5
-"""The most stories in a history that is cut into windows of single events, because each window takes as long as a
-story."""
+"""The maximum number of stories in a history that is cut into windows of single events. Each window takes as long to
+judge as a story."""
 
 
 def judged(directory: Path) -> Result:

@@ -231,7 +231,7 @@ class GivesToAll(TakeQueue):
         return taken
 
 
-# -- one wrong method --------------------------------------------------------------------------------------------------
+# -- services with one wrong method ------------------------------------------------------------------------------------
 
 
 class GivesUpOnOthers(Feed):
@@ -590,7 +590,7 @@ class Slow(TakeQueue):
             self.changed.notify_all()
 
 
-# -- subjects ----------------------------------------------------------------------------------------------------------
+# -- subjects that connect a service to the kit ------------------------------------------------------------------------
 
 
 class InMemory(LongPollSubject):

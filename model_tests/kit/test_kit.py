@@ -271,7 +271,7 @@ def test_an_endless_host_pause_ends_the_example(monkeypatch: pytest.MonkeyPatch)
     assert "while the host paused" in report.why
 
 
-# -- subjects ----------------------------------------------------------------------------------------------------------
+# -- mistakes and optional abilities of subjects ----------------------------------------------------------------------
 
 
 class Looks(InMemory):

@@ -157,7 +157,7 @@ class Soak:
         if self._broker is not None:
             self._broker.kill()
 
-    # -- rounds ------------------------------------------------------------------------------------------------------
+    # -- rounds of the soak test -------------------------------------------------------------------------------------
 
     def round(self, seed: int) -> None:
         """Run one round; after an exception no more rounds may follow. Raises BrokenPromiseError."""

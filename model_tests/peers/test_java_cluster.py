@@ -110,13 +110,14 @@ def test_one_client_sends_to_both_and_consumes_from_both(cluster: Cluster) -> No
         told = {address: _where_members_are(address, topic) for address in cluster.both}
     assert sorted(given) == sorted(stored.items())
     assert Counter(stored.values()) == {OURS: SENT // 2, JAVAS: SENT // 2}
-    # The client gives the same answer to each broker that asks it (requests 223 and 221).
+    # The client gives the same answer to each broker that forwards the query for its offsets (code 223, forwarded as
+    # 221).
     assert told[cluster.java] == told[cluster.ours]
     assert sum(told[cluster.ours].values()) == SENT
 
 
 def _where_members_are(address: Address, topic: str) -> dict[tuple[str, int], int]:
-    """Return (broker, queue) -> the offset of the group's only member (request 223)."""
+    """Ask the broker for the offsets of the group's only member (code 223). Returns (broker, queue) -> offset."""
     with RawClient(address) as client:
         answer = client.call(
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": topic, "group": "G", "clientAddr": ""}

@@ -116,7 +116,7 @@ def test_our_broker_passes(policy: Policy, commands: Commands, vectors: Mapping[
 def test_the_java_broker_passes(
     version: str, commands: Commands, vectors: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The broker plays the vectors of its version, including SQL92. Runners take turns, which limits the load."""
+    """The broker passes the vectors of its version, including SQL92. The runners run one after another."""
     class_path = class_path_of(tmp_path_factory.mktemp("jars"), version)
     home = tmp_path_factory.mktemp("java") / "home"
     whole = {vector.id for vector in recorded(version)}

@@ -261,7 +261,7 @@ def test_a_situation_is_searched_with_and_without_a_restriction(monkeypatch: pyt
     assert {found[name].found for name in ("refused_alone", "hold_fires")} == {"reached"}
 
 
-# -- the proof at each number --------------------------------------------------------------------------------------
+# -- proofs for each number of requests ----------------------------------------------------------------------------
 
 
 def test_the_worst_verdict_of_all_numbers_of_requests_counts() -> None:

@@ -221,7 +221,7 @@ SYNC: Final = evolve(SMALL_STORE, flush_disk_sync=True)
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat every batch as slow, and process two messages in each turn."""
+    """Treat every batch as slow, and serve other connections after every two messages of a batch."""
     monkeypatch.setattr(send_processor, "LONG_SIZE", 0)
     monkeypatch.setattr(send_processor, "TURN_COUNT", 2)
 
@@ -359,7 +359,7 @@ def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(short_turns: None
     assert broker.store.visible_end("T", 0) == COUNT
 
 
-# -- one at a time -----------------------------------------------------------------------------------------------------
+# -- only one long batch is processed at a time ------------------------------------------------------------------------
 
 
 class Box(Outbox):
@@ -394,7 +394,6 @@ def noted(name: str, count: int, notes: list[str], *, fails: bool = False) -> Tu
 
 
 def test_batches_in_turns() -> None:
-    """When a connection gets its turn, it continues its oldest batch."""
     batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
     command = Command(320, 1, body=b"body")
     first, second, third = map(channel_of, ("first", "second", "third"))

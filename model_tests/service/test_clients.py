@@ -58,7 +58,7 @@ def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.usefixtures("few_notices")
 def test_every_member_is_notified_of_the_last_change(seed: int) -> None:
-    """After members join and leave, each member has been notified of the last change, by few messages per pass."""
+    """After members join and leave, each member was notified of the last change, a few at a time."""
     draw, clients, told = random.Random(seed), Clients(), Told()
     outbox: Any = told
     notices = MemberNotifications(clients, RealRuntime().lock())
@@ -89,7 +89,7 @@ def test_every_member_is_notified_of_the_last_change(seed: int) -> None:
 
 def notices_of_a_burst(brokers: Brokers) -> int:
     runtime = RealRuntime()
-    # With a clock that stands still, turns have no time limit, so a busy machine does not change the result.
+    # With a clock that stands still, no work exceeds its time limit, so a busy machine does not change the result.
     runtime.monotonic_ns = lambda: 0
     broker = brokers.start(runtime=runtime)
     members, restless = [brokers.connect(broker) for _ in range(NOTICES_MAX + 1)], brokers.connect(broker)
@@ -199,7 +199,7 @@ def at(offset: object) -> bytes:
 
 
 def by_client(answer: Command) -> dict[str, object]:
-    """Returns each client's offset of the single queue, from the answer to request 223 (consumer status)."""
+    """Maps each client to its offset of the single queue, from the answer to a status request (223)."""
     assert answer.code == 0, answer.remark
     head, tail = b'{"consumerTable":', b',"messageQueueTable":{}}'
     body = bytes(answer.body)

@@ -617,7 +617,10 @@ def test_a_message_read_late_does_not_count_as_delivered() -> None:
 
 
 def waiting_counts(client: RawClient) -> tuple[dict[str, tuple[int, int]], int]:
-    """Returns the response to request 61: the number and time of each topic's waiting messages, and the version."""
+    """Returns the table of waiting timed messages (GET_TIMER_METRICS, 61) and the table's version.
+
+    The table maps each topic to its number of waiting messages and the time when that number last changed.
+    """
     answer = client.call(RequestCode.GET_TIMER_METRICS)
     assert answer.code == 0
     told = json.loads(bytes(answer.body))

@@ -212,7 +212,7 @@ def test_a_woken_pull_that_finds_the_pool_full(
 
 
 AT_ONCE = 5
-"""The number of single pulls that a pass may run in these tests."""
+"""The number of single pulls that the I/O loop may run in these tests before it serves other work."""
 CLIENTS, EACH = 4, 10
 
 
@@ -221,7 +221,7 @@ def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull_runner, "PASS_COST_MAX", AT_ONCE * RUN_COST)
 
 
-# -- who has its turn --------------------------------------------------------------------------------------------------
+# -- the order in which connections are served -------------------------------------------------------------------------
 
 
 def none_alike(_pulls: Sequence[Pull], _outbox: Outbox) -> None:
@@ -237,7 +237,7 @@ def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving
 
 
 def turned(later: LaterRuns) -> list[tuple[object, int]]:
-    """Returns (channel, opaque) of each pull that runs without a shared answer in one turn."""
+    """Returns (channel, opaque) of each pull that one call of `LaterRuns.turn` runs without a shared answer."""
     ran: list[tuple[object, int]] = []
 
     def run(part: Sequence[Leaving]) -> int:
@@ -249,7 +249,6 @@ def turned(later: LaterRuns) -> list[tuple[object, int]]:
 
 
 def test_herds_of_several_connections() -> None:
-    """Each connection with pulls in a thundering herd gets a share of each pass."""
     later = later_of()
     later.add(leaving("herd", *range(20)))
     later.add(leaving("one", 100))

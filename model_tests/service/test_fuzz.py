@@ -159,7 +159,7 @@ class Script:
             del fields[self._draw.choice(list(fields))]
         return Command(code, ext_fields=fields, body=body)
 
-    # -- any request -------------------------------------------------------------------------------------------------
+    # -- random requests ---------------------------------------------------------------------------------------------
 
     def _any(self, names: frozenset[str]) -> Command:
         code = RequestCode[self._draw.choice(sorted(names))]

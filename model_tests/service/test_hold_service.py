@@ -376,7 +376,7 @@ def turns_of(bench: Bench, begin: Callable[[], object]) -> list[int]:
 def test_an_arrival_compares_many_held_pulls_in_turns(
     filters: list[str], counts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A turn compares a limited number of pulls, and each pull gets the same answer as without turns."""
+    """The I/O loop compares a limited number of pulls before it serves other work, and this changes no answer."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 4)
     monkeypatch.setattr(notifier, "SQL_PART", 4)
     bench = Bench(STRICT)
@@ -409,7 +409,7 @@ def test_pulls_may_come_and_go_between_turns(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("has_loop", [True, False])
 def test_work_for_later_turns_is_bounded(has_loop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If too many pulls wait for later turns, or if no I/O loop runs, an arrival compares all pulls at once."""
+    """If too many pulls are postponed, or if no I/O loop runs, an arrival compares all pulls at once."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 1)
     monkeypatch.setattr(hold_service, "LATER_MAX", 2)
     bench = Bench(STRICT)
@@ -426,7 +426,7 @@ def test_work_for_later_turns_is_bounded(has_loop: bool, monkeypatch: pytest.Mon
 
 
 def test_a_new_subscription_is_used_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull that has left the table between two turns is skipped, and a pull of another group keeps its filter."""
+    """A postponed pull that has left the table meanwhile is skipped, and a pull of another group keeps its filter."""
     monkeypatch.setattr(hold_service, "RESUBSCRIBED_COUNT", 4)
     bench, wanted = Bench(STRICT), tag_filter("b", None)
     pulls = [bench.hold(tags="a", deadline_ms=5 if number == 9 else 1000) for number in range(10)]

@@ -114,7 +114,7 @@ def told_in_herd(broker: Broker, brokers: Brokers, body: bytes) -> list[dict[int
             reply = puller.answer(opaque)
             bodies = bodies_of(reply)
             told[-1][opaque] = (reply.code, reply.ext_fields, reply.remark, bodies)
-    # A pull that arrives during a pass is answered after the pass.
+    # A pull that arrives while the I/O loop serves other connections is answered afterwards.
     sender.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     broker.hold_service.assert_tidy()
     return told

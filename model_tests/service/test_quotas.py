@@ -352,7 +352,7 @@ def test_a_closed_connection_is_removed_from_groups_in_turns(broker: Broker, mon
 def test_held_pulls_of_a_closed_connection_are_removed_in_turns(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a connection with many held pulls ends, its pulls are removed in turns, and other pulls stay."""
+    """When a connection with many held pulls ends, its pulls are removed in several steps, and other pulls stay."""
     monkeypatch.setattr(hold_service, "DROPPED_COUNT", 4)
     leaving, stayed = Peer(broker, 7), Peer(broker, 8)
     for peer in (leaving, stayed):

@@ -271,7 +271,7 @@ def test_after_a_failed_sync_sends_are_refused_until_the_broker_is_started_again
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
 def test_pulls_continue_on_a_full_disk(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """On a full or read-only disk sends get code 14, and pulls continue."""
+    """On a full or read-only disk, sends get SERVICE_NOT_AVAILABLE (14), and pulls continue."""
     _broker, client = brokers.served(store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
     for _ in range(3):
         send_message(client, "T", b"x" * 100)

@@ -1,4 +1,4 @@
-"""A slow request is processed in turns, and other clients are served between the turns."""
+"""A slow request is processed in short steps (turns), and the broker serves other clients between two steps."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_long_request_is_served_in_turns(
 
 
 def test_a_member_that_leaves_between_turns_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Request 203 (consumer connections) lists only members that are still connected when their turn comes."""
+    """GET_CONSUMER_CONNECTION_LIST (203) lists only members that are still connected when the list reaches them."""
     monkeypatch.setattr(client_processor, "PART_COUNT", 2)
     subscriptions = ",".join(f'{{"topic":"T{each}","subString":"*","subVersion":1}}' for each in range(2))
     member = f'{{"clientID":"c","consumerDataSet":[{{"groupName":"members","subscriptionDataSet":[{subscriptions}]}}]}}'
@@ -226,7 +226,10 @@ def test_a_close_during_a_query(unending: list[bool], brokers: Brokers) -> None:
 
 
 class Passes:
-    """A broker's loop with a manual clock; records the work of each pass, and can halt between two passes."""
+    """A broker's I/O loop with a manual clock.
+
+    It records the work of each pass (one round over the ready connections), and can halt between two passes.
+    """
 
     def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
         self.broker, self.now_ns = broker, 0
@@ -268,7 +271,7 @@ def test_many_large_answers_take_several_passes(
 
 @define(eq=False)
 class Faulty:
-    """A clock and an end-of-pass function that raise; the second pass is the last one."""
+    """A clock and a `PassEnd` that raise errors; the I/O loop stops after its second pass."""
 
     calls: list[str] = field(factory=list)
     loop: IoLoop = field(init=False)

@@ -212,7 +212,7 @@ class ClientRun:
         return max(self.cut_s + CUT_S - at_s, PROMPT_S)
 
 
-# -- single scenarios ------------------------------------------------------------------------------------------------
+# -- scenarios with simulated clients --------------------------------------------------------------------------------
 
 
 def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, float]:

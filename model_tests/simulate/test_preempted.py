@@ -241,7 +241,7 @@ class Stage:
     def wake_clock(self) -> None:
         self.woken = True
 
-    # -- the actors --------------------------------------------------------------------------------------------------
+    # -- what each actor does ----------------------------------------------------------------------------------------
 
     def pull(self, key: Key, channel: str, deadline_ms: int) -> Pull:
         deadline_ms += self.uptime_ms
@@ -314,7 +314,7 @@ class Stage:
             for name in names
         }
 
-    # -- one run -----------------------------------------------------------------------------------------------------
+    # -- running the actors and checking the result ------------------------------------------------------------------
 
     def play(self) -> None:
         if self.wanted is not FIRST:

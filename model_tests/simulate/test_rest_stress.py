@@ -2,9 +2,9 @@
 
 While the reader thread rests it counts as awake (`remoting._let_gather`), so a caller does not wake it, neither for
 unsent bytes nor for an earlier deadline. No call may wait for the end of the reader's rest, so the reader must check
-the bytes and the deadlines and fall asleep in one critical section. If it did so in two sections, a caller could add
-bytes or a deadline in between and see the reader awake, and the reader would then sleep until the next answer or the
-old deadline.
+the bytes and the deadlines and fall asleep in one critical section. With two critical sections, a caller could add
+bytes or a deadline between the sections without waking the reader, and the reader would then sleep until the next
+answer or the old deadline.
 
 A seed chooses the run. Two actors begin asynchronous calls, enough that the reader rests, and one actor waits for each
 of its calls. A few calls have a short timeout and no answer; sometimes the connection closes. Time passes only when no
@@ -98,7 +98,7 @@ class Stage:
         self.runtime = Resting(self.network, process="client")
         self.is_closing = self.draw.random() < CLOSE_SHARE
 
-    # -- the actors --------------------------------------------------------------------------------------------------
+    # -- what each actor does ----------------------------------------------------------------------------------------
 
     def begin(self, name: str, timeout_s: float, body: bytes) -> None:
         self.begun_ns[name] = (self.world.now_ns, timeout_s)
@@ -162,7 +162,7 @@ class Stage:
         assert all(actor.done for actor in self.world.actors)
         self.look()
 
-    # -- what must hold ----------------------------------------------------------------------------------------------
+    # -- checks after a run ------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Check that each answered call ends soon after its begin, and each other call once, soon after its timeout."""

@@ -401,7 +401,7 @@ class StoreStage:
         draw.shuffle(actors)
         return dict(actors)
 
-    # -- what must hold ----------------------------------------------------------------------------------------------
+    # -- checks after a run ------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         while self.store.dispatched_end < self.store.log_end or self.store.is_behind:

@@ -306,7 +306,7 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
 
 
 def test_the_recorded_turns_replay_a_run() -> None:
-    """The recorded turns, including pauses, repeat the run's scheduling points, times and answers."""
+    """A replay of the recorded scheduling choices and pauses repeats the run's scheduling points, times and answers."""
     stalled = changed = 0
     for seed in SEEDS_AGAIN:
         outcome = one_run(Settings(), seed)

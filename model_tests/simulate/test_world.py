@@ -1,4 +1,4 @@
-"""The scheduler: turns determine a run, time passes only if no actor can run, and a deadlock is an error."""
+"""The scheduler: its choices determine a run, time passes only if no actor can run, and a deadlock is an error."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_lock_prevents_lost_increments(make: Callable[[int], Strategy]) -> Non
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_seed_determines_a_run_and_its_turns_replay_it(make: Callable[[int], Strategy]) -> None:
-    """For every strategy, the turns record every difference from the default order."""
+    """For every strategy, the recorded choices contain every difference from the default order."""
     for seed in range(40):
         run = added(make(seed), locked=False)
         assert added(make(seed), locked=False) == run

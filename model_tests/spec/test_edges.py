@@ -171,7 +171,7 @@ def test_an_insert_that_checks_no_limit_with_another_feature_is_not_proved(
 
 
 def _old_commit(state: State, action: Action) -> Effect:
-    """Inject a fault: a consumer that turns to another queue keeps the committed offset of its previous queue."""
+    """Inject a fault: a consumer that switches to another queue keeps the committed offset of its previous queue."""
     request = state.requests[int(action.actors[0])]
     return {str(each.args[0]): request.committed for each in (request.committed, request.carried) if each.op == "var"}
 

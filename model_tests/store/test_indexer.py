@@ -101,7 +101,7 @@ class World:
         *,
         is_meant: Callable[[int], bool],
     ) -> Generator[None, None, list[int]]:
-        """Yield twice, like a search that needs three turns, and then return the given result."""
+        """Yield twice, like a long search that lets other work run in between, and then return the given result."""
         assert all(map(is_meant, self.found))
         self.notes.append(("find", topic, key, count_max, begin_ms, end_ms))
         yield

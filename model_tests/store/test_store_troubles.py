@@ -1,4 +1,4 @@
-"""Failed flushes, locks, slow work on queues in short turns, and the store's state after a kill."""
+"""Failed flushes, locks, slow work on queues in short steps, and the store's state after a kill."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_an_abandoned_flush_writes_no_checkpoint(tmp_path: Path) -> None:
 
 
 class Turns:
-    """A store whose flush of the queues needs many turns of 250 ms each, and that counts all other calls."""
+    """A store that flushes its queues in many steps of 250 ms each, and counts all other calls."""
 
     def __init__(self, turn_count: int) -> None:
         self.turn_count = turn_count
@@ -332,7 +332,7 @@ def served(turns: Turns) -> FlushService:
 
 
 def test_rounds_continue_while_queues_are_synced() -> None:
-    """The log's periodic sync runs when due, between two turns of a slow sync of the queues."""
+    """The log's periodic sync runs when due, between two steps of a slow sync of the queues."""
     turns = Turns(9)
     served(turns)
     assert turns.flushes_in_turns == [2, 4, 6, 8]

@@ -19,7 +19,7 @@ from attrs import frozen
 ROOT: Final = Path(__file__).parents[2]
 FOLDERS: Final = ("spec", "reference", "model_tests")
 SHARED_MIN: Final = 6
-"""The fewest lines that make a pair."""
+"""The number of equal lines from which two places count as a copy."""
 PLACES_MAX: Final = 8
 """Lines that occur in more places than this are a common idiom, not a copy."""
 

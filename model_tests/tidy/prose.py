@@ -26,7 +26,7 @@ from longpoll.cli import COMMANDS, main
 ROOT: Final = Path(__file__).parents[2]
 PINNED: Final = Path(__file__).with_name("prose.json")
 WORDS_MIN: Final = 5
-"""The fewest words of a sentence; shorter texts are headings or table cells."""
+"""The minimum number of words in a sentence; shorter texts count as headings or table cells."""
 WORST: Final = 15
 MARKERS: Final[Mapping[str, re.Pattern[str]]] = {
     "a relative clause as subject": re.compile(

@@ -173,7 +173,7 @@ def test_a_usage_error_of_verify_is_reported_before_the_work(
     assert said in done.stderr
 
 
-# -- what a policy does not promise --------------------------------------------------------------------------------
+# -- behaviour that a policy does not promise ----------------------------------------------------------------------
 
 
 def test_a_policy_must_keep_the_properties_that_its_specification_has() -> None:
@@ -240,7 +240,7 @@ def test_an_echo_measures_a_slow_broker_and_stops_with_a_silent_one() -> None:
     assert echo.rounds == 0
 
 
-# -- what a good broker may do ---------------------------------------------------------------------------------------
+# -- behaviour that a correct broker may show ------------------------------------------------------------------------
 
 
 def test_a_send_for_which_there_is_no_room_is_repeated() -> None:

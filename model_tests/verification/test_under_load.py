@@ -308,7 +308,7 @@ def raced(broker: Broker, seconds: float) -> races.Told:
     )  # fmt: skip
 
 
-# -- on sockets ------------------------------------------------------------------------------------------------------
+# -- races over real sockets -----------------------------------------------------------------------------------------
 
 
 def test_a_race_passes_a_good_broker_and_finds_a_wake_of_the_wrong_queue(
@@ -373,7 +373,7 @@ def test_a_declared_loss_is_counted_and_violates_nothing(tmp_path: Path) -> None
     assert "as the policy declares (no_lost_wakeup (a, b, slave)): within" in row.detail
 
 
-# -- brokers that are not ours ---------------------------------------------------------------------------------------
+# -- races against fake brokers --------------------------------------------------------------------------------------
 
 
 def of_eight(peer: Peer, request: Command) -> None:

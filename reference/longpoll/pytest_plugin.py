@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from longpoll_runtime.real import RealRuntime
 
 NAME_SIZE_MAX: Final = 80
-"""The most characters of a test's name that are part of its topic's name."""
+"""The maximum number of characters of a test's name that become part of its topic's name."""
 FINDINGS_MAX: Final = 5
-"""The most findings that a failure lists; `longpoll judge` shows all of them."""
+"""The maximum number of findings that a failure lists; `longpoll judge` shows all of them."""
 TIMED: Final = frozenset({"no_lost_wakeup", "answered_by_deadline"})
 """Properties that a pause of the machine can violate."""
 WATCH_S: Final = 0.005

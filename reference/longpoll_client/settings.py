@@ -101,7 +101,7 @@ _WHOLE: Final = {
     "thread_count": 1,
     "consume_count_max": 1,
 }
-"""The least value of each option that is a whole number."""
+"""The minimum value of each option that is a whole number."""
 _SECONDS: Final = {
     "hold_s": True,
     "pull_timeout_s": False,

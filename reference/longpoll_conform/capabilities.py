@@ -1,10 +1,10 @@
 """Find out the version and the capabilities of the broker under test by sending it requests.
 
-A longpoll broker reports its policy in the answer to request 28 (GET_BROKER_RUNTIME_INFO). RocketMQ reports a version
-name in this answer (`brokerVersionDesc`). If the answer has neither a policy nor a version name, the version number in
-the header of the answer decides. No request reveals the store of a broker, so the user declares it.
-`intended_difference` lists the vectors in which our policies differ on purpose from the recorded version. A vector in
-this list fails if the broker's answer equals the recorded one.
+A longpoll broker reports its policy in the answer to GET_BROKER_RUNTIME_INFO (28). RocketMQ reports a version name in
+this answer (`brokerVersionDesc`). If the answer has neither a policy nor a version name, the version number in the
+header of the answer decides. No request reveals the store of a broker, so the user declares it. `intended_difference`
+lists the vectors in which our policies differ on purpose from the recorded version. A vector in this list fails if the
+broker's answer equals the recorded one.
 
 Sources: `AdminBrokerProcessor.java`, `MQVersion.java` of 4.9.7 and 5.5.0.
 """
@@ -119,7 +119,7 @@ def topic_fields(topic: str) -> Fields:
 
 
 def send_fields(topic: str) -> Fields:
-    """Returns the fields of a send to queue 0, with the short names of request 310."""
+    """Returns the fields of a send to queue 0, with the short names of SEND_MESSAGE_V2 (310)."""
     return {
         "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
         "j": "0", "k": "false", "m": "false",
@@ -291,7 +291,7 @@ def identify(place: Place) -> Identity:
 
 
 def _table(answer: Mapping[str, Any] | None) -> Mapping[str, str]:
-    """Return the key-value table in an answer to request 28; empty if the answer has no table."""
+    """Return the key-value table in an answer to GET_BROKER_RUNTIME_INFO (28); empty if the answer has no table."""
     try:
         found = lenient_json((answer or {}).get("body") or b"")["table"]
         return {str(name): str(value) for name, value in found.items()}

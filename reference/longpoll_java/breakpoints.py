@@ -1,7 +1,7 @@
 """Serves the breakpoints of a Java broker's threads, and our connections to the broker, on one thread.
 
-At a breakpoint (gate), a thread of the broker connects, asks whether it may continue, and waits for the answer
-(`byteman_rules`). `replay` decides when the thread may continue.
+At a breakpoint (gate), a thread of the broker connects to this server, asks whether it may continue, and waits for the
+answer (`byteman_rules`). `replay` decides when the thread may continue.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Converts a run of the table of pops to a schedule for a shipped 5.5.0, with the moves that show its violation.
+"""Converts a counterexample about held pops to a schedule for an unmodified 5.5.0 broker that shows the violation.
 
-A run of `strict-pop` with a changed knob is first converted to a run of `rocketmq-5-pop`, without the actions in
-`UNSHIPPED`, because the shipped table does not check for messages again after it has held a pop. `schedule` defines the
-moves, and `replay` plays them.
+A counterexample of the policy `strict-pop` with a changed knob is first converted to a run of `rocketmq-5-pop`. The
+actions in `UNSHIPPED` are left out, because the 5.5.0 broker does not check for messages again after it has held a pop.
+`schedule` defines the moves, and `replay` plays them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def is_of_pops(policy: Policy) -> bool:
 
 
 def pops_of(trace: Trace) -> Schedule:
-    """Return the moves that make a 5.5.0 broker follow a run of `rocketmq-5-pop`. Raises NotOnJavaError."""
+    """Return a schedule that makes a 5.5.0 broker follow a run of the policy `rocketmq-5-pop`.
+
+    Raises NotOnJavaError if a broker cannot be made to follow the run.
+    """
     queues = [queue.name for queue in trace.model.state.queues]
     requests = range(len(trace.model.state.requests))
     woken = [_actor(step.action.actors) for step in trace.steps[1:] if step.action and step.action.name == "wake"]

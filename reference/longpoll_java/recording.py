@@ -297,7 +297,7 @@ class Step:
 
 
 def lines_of(trace: Path, topic: str) -> Iterator[Line]:
-    """Return the lines of a trace about the topic, or about pulls. Raises OSError."""
+    """Return the lines of a trace that name this topic or, like some lines about pulls, no topic. Raises OSError."""
     with trace.open(encoding="utf-8", errors="replace") as text:
         for words in map(str.split, text):
             if len(words) == WORDS and words[3] in {topic, UNKNOWN}:
@@ -468,7 +468,7 @@ def record(jars: Jars, directory: Path, size: Size, on_progress: Callable[[int],
     Args:
         jars: The broker's jars.
         directory: The directory of the history.
-        size: The size of the load.
+        size: The numbers of queues and messages, and the timing of the sends.
         on_progress: Gets the number of acknowledged messages.
 
     Raises JavaUnavailableError, and OSError.

@@ -176,7 +176,7 @@ class _Player:
                 self.stage.close(peer)
         self.stage.seen.clear()
 
-    # -- which threads stop ------------------------------------------------------------------------------------------
+    # -- which threads stop at a breakpoint --------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
         """Stop threads of this run from now on, after the current scan round, whose steps do not belong to the run."""
@@ -227,7 +227,7 @@ class _Player:
     def _standing(self, move: Move) -> Arrival | None:
         return next((each for each in self.stage.standing.values() if self._fits(each, move)), None)
 
-    # -- moves -------------------------------------------------------------------------------------------------------
+    # -- playing the moves of a step ---------------------------------------------------------------------------------
 
     def _do_all(self, moves: Sequence[Move]) -> Iterator[str]:
         said = [words for move in moves if (words := _DO[move.kind](self, move))]
@@ -508,7 +508,7 @@ class _Player:
             raise NotFollowedError("the broker does not stop")
         return "the broker stops"
 
-    # -- checks ----------------------------------------------------------------------------------------------
+    # -- comparing the answers with the schedule -------------------------------------------------------------
 
     def _compare(self, still: Sequence[bool]) -> None:
         """Check that the broker has sent no answer to a pull that is unanswered in the specification."""

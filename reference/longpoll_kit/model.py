@@ -297,7 +297,8 @@ class ConsumingQueue(Queue):
     """A queue that delivers each message to one poll.
 
     Invariant: `_answers` contains the polls that ended with messages, and `_nothings` the polls that ended empty at
-    their deadlines. Every message before `_first_free` was delivered or is in doubt.
+    their deadlines. Every message before `_first_free` was delivered, or was possibly taken by a poll that ended
+    without an answer (`in_doubt`).
     """
 
     order: MessageOrder = "total"
@@ -319,7 +320,7 @@ class ConsumingQueue(Queue):
         return message
 
     def waiting(self) -> Message | None:
-        """Return the first message that some poll must still get; None if each was delivered or is in doubt."""
+        """Return the first message that was neither delivered nor possibly taken, so that some poll must get it."""
         for message in self.messages[self._first_free : self.end]:
             if message.taken_by is None and not message.in_doubt:
                 return message
@@ -351,13 +352,13 @@ class ConsumingQueue(Queue):
             self._judge_order(ask, key, [each.number for each in sure if each.key == key])
 
     def ended_unanswered(self, ask: Ask) -> None:
-        """Mark every message that the poll may have taken as in doubt, because the answer may have been in transit."""
+        """Set `in_doubt` for each message that the poll may have taken, because its answer may be in transit."""
         super().ended_unanswered(ask)
         assert ask.cancelled_ns is not None
         self._doubt(ask, ask.cancelled_ns)
 
     def _doubt(self, ask: Ask, ended_ns: int) -> None:
-        """Mark the messages that a poll may have taken by its end as in doubt."""
+        """Set `in_doubt` for the messages that a poll may have taken before its end."""
         for message in self.messages:
             is_due = ask.cancelled_ns is None and self.must_have_seen(ask, message)
             if message.taken_by is None and message.begun_ns < ended_ns and not is_due:

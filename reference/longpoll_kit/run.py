@@ -176,7 +176,7 @@ class Run:
         self.axes[axis] = f"{self.axes.get(axis, NOT_SHOWN).partition(NO_FURTHER)[0]}{NO_FURTHER}{why})"
 
     def suspect(self, error: ViolationError) -> None:
-        """Record a late answer. Raises the violation if the run already had a late answer.
+        """Record a late answer; raises `error`, which is a violation, if the run had an earlier late answer.
 
         One unexplained late answer may be the host's fault; two late answers are the service's fault.
         """

@@ -123,7 +123,7 @@ class Door:
     settle_ns: int = field(default=SETTLE_NS)
     """The round-trip time to the target, in nanoseconds."""
     held_max: int = field(default=HELD_MAX)
-    """The maximum number of bytes of one connection that the target's kernel holds."""
+    """The maximum number of bytes that the target's kernel buffers for one connection."""
     is_down: bool = field(default=False, init=False)
     """Whether the last connection to the target failed, so that further failures are not logged."""
 
@@ -155,7 +155,7 @@ class Side:
     socket: Socket
     arrivals: ArrivalTimes
     busy_pass: int
-    """The last pass of the loop in which the socket was readable or was not watched for reading."""
+    """The number of the last pass of the I/O loop in which the socket was readable or was not watched for reading."""
     look_ns: int = field(default=0)
     """No look (check that the socket is empty) is recorded before this time, because more looks would add little
     precision."""

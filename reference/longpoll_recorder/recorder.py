@@ -331,7 +331,7 @@ class HistoryRecorder:
             self._end_error = self._end_error or error
         return self.trouble
 
-    # -- the parts ---------------------------------------------------------------------------------------------------
+    # -- encoding and writing events ---------------------------------------------------------------------------------
 
     def _encode_loss(self, into: bytearray) -> None:
         """Encode a `lost` event about the events that were lost since the last one."""

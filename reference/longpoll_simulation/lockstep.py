@@ -268,7 +268,7 @@ class Lockstep:
         if self.throws:
             raise InjectedError("a look throws")
 
-    # -- what the threads do ---------------------------------------------------------------------------------------
+    # -- work of the threads ---------------------------------------------------------------------------------------
 
     def serve(self, number: int) -> None:
         """Serve a consumer's pull: read the queue, then answer or hold the pull."""

@@ -77,7 +77,7 @@ STEPS_MAX: Final = 2_000_000
 class Turn:
     """A deviation from the default order at one of an actor's scheduling points.
 
-    Scheduling points are counted per actor, so that most turns stay valid when an earlier turn is left out.
+    Scheduling points are counted per actor, so that most deviations stay valid when an earlier deviation is left out.
     """
 
     actor: int
@@ -183,7 +183,7 @@ class World:
     _is_driven: bool = field(default=False, init=False)
     """Whether `go` chooses which actor runs, instead of the strategy."""
 
-    # -- a run -------------------------------------------------------------------------------------------------------
+    # -- running the actors ------------------------------------------------------------------------------------------
 
     def run(self, main: Callable[[], T]) -> T:
         """Run `main` as the first actor to its end, with all actors that it starts, then abandon the other actors.
@@ -229,7 +229,7 @@ class World:
             if not actor.done:
                 self._end(actor)
 
-    # -- what an actor calls -----------------------------------------------------------------------------------------
+    # -- methods that an actor calls ---------------------------------------------------------------------------------
 
     def point(self, operation: str, thing: object = None) -> None:
         """Let other actors run at this scheduling point of the current actor. Outside a run, do nothing."""
@@ -326,7 +326,7 @@ class World:
         """Call `do` when the clock reaches this time. Calls for equal times are made in the order of their requests."""
         heapq.heappush(self._timers, (moment_ns, next(self._timer_numbers), do))
 
-    # -- the parts ---------------------------------------------------------------------------------------------------
+    # -- scheduling and timers ---------------------------------------------------------------------------------------
 
     def _switch(self, to: Actor) -> None:
         self.current = self.last = to

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 LISTED_MAX: Final = 20
-"""The most names in an error message. Instead of a longer list, the message has the command that prints the names."""
+"""The maximum number of names in an error message. Instead of a longer list, the message has the command that prints
+the names."""
 GUESSED_MAX: Final = 100
 """The longest name, in characters, that is shown whole and gets a suggestion."""
 

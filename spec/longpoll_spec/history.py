@@ -177,7 +177,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     uncertainty_ns: int = 0
     """Nanoseconds by which every interval of this source is widened on each side."""
     hold_limit: int = -1
-    """The most pulls that the broker may hold at once, if it declares a limit; -1 if unknown."""
+    """The maximum number of pulls that the broker may hold at once, if it declares a limit; -1 if unknown."""
 
 
 @with_table

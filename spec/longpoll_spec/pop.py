@@ -490,7 +490,7 @@ def recheck(state: CoreState, request: CoreRequest) -> Step:
     return Step(rechecks[request], assign((request.phase, phase), (rechecks[request], FALSE)))
 
 
-# -- wakes -------------------------------------------------------------------------------------------------------------
+# -- predicates of waking ----------------------------------------------------------------------------------------------
 
 
 def is_called(state: CoreState, request: CoreRequest) -> Bool:

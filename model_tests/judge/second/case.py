@@ -13,8 +13,8 @@ from model_tests.judge.second.reading import FAR, LAW_EVENTS, PULLS, WAKE_NS, Qu
 from longpoll_spec.policy import PRESETS
 
 DELETED_NS: Final = 5_000 * MS
-"""A deletion of a topic (request 215) may take effect until this long after its receipt, because no event shows its
-answer."""
+"""The deletion of a topic (DELETE_TOPIC_IN_BROKER, 215) may take effect until this long after its receipt, because no
+event shows its answer."""
 
 RESTART_NS: Final = 1_000 * MS
 """A broker may have been restarted if it had no connection for this long."""
@@ -427,7 +427,8 @@ def possible_end(record: Record, request: Seen, moment: Seen) -> int | None:
     """Return the highest end that the queue may have had before an event ended; None if any end is possible."""
     if not seen_inside(record, request.place) or deleted_between(record, request.place, request, moment):
         return None
-    # An end in an earlier run of the queue can only raise the possible end, unless the queue was deleted.
+    # All earlier ends of the queue count, because an outdated end can only raise the result. `left_to` excludes the
+    # ends from before a deletion of the queue.
     ends: list[int] = [one.visible_end for one in left_to(record, request, "make_visible") if one.lo <= moment.hi]
     base = first_known(record, request)
     return max([0, *ends, 0 if base == FAR else base])

@@ -17,11 +17,11 @@ from longpoll_spec.policy import PRESETS
 PULLS: Final = (11, 361)
 SENDS: Final = (10, 310, 320)
 SENT_BACK: Final = ("%RETRY%", "%DLQ%")
-"""Prefixes of topics to which the broker adds the messages that a consumer sends back (request 36)."""
+"""Prefixes of topics to which the broker adds the messages that a consumer sends back (CONSUMER_SEND_MSG_BACK, 36)."""
 QUERY, UPDATE = 14, 15
 RESETS: Final = (207, 215, 222, 314)
 READS: Final = (0, 19, 20, 21)
-"""Codes of answers to a pull after a read of the store."""
+"""Response codes of a pull for which the broker has read its store."""
 LAW_EVENTS: Final = frozenset(WHITE_BOX)
 WAKE_NS: Final = 100 * MS
 LATE_NS: Final = 50 * MS

@@ -65,7 +65,7 @@ class Peer:
         connection.receive_data(content)
         while isinstance(command := connection.next_event(), Command):
             self.broker.handler.received(self.channel, command, outbox)
-            # No other connection waits for a turn, so the broker must not stop between two requests.
+            # No other connection waits, so the broker must not stop between two requests.
             self.channel.gives_way = False
         self.broker.pulling.dispatch_service.appended(outbox)
         outbox.flush()

@@ -91,7 +91,7 @@ def gap_kinds(result: Result) -> set[str]:
     return {gap["kind"] for gap in result.gaps}
 
 
-# -- following ---------------------------------------------------------------------------------------------------------
+# -- results while a history grows -------------------------------------------------------------------------------------
 
 
 def certain(result: Result) -> dict[str, Finding]:

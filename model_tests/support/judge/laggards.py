@@ -1,4 +1,4 @@
-"""Adds lagging groups to the tiles of a large history: each reads from offset 0, slower than messages arrive.
+"""Adds lagging groups to a large history: each group reads from offset 0, slower than messages arrive.
 
 The offsets that a group reads during a tile follow from the tile's place and the group's pace, so a history of any size
 is created tile by tile. Every pull is answered at once with all the messages that it requested, because the groups

@@ -113,7 +113,7 @@ class World:
         for member in ("p", 0, 1, 2):
             self._tell(-1, "connection_opened", connection=f"c{member}")
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- the simulated steps -----------------------------------------------------------------------------------------
 
     def run(self) -> list[Event]:
         """Run the simulation; returns the history."""

@@ -1,4 +1,4 @@
-"""Creates large histories by repeating a small simulated tile with shifted times, numbers and offsets.
+"""Creates large histories by repeating a small simulated history (a tile) with shifted times, numbers and offsets.
 
 At the end of a tile every request is answered, so the next tile can follow, whose times, queue offsets and request
 names are shifted. The shift is arithmetic on columns, so writing is as fast as the disk. Each tile is one Parquet part,
@@ -44,7 +44,7 @@ class Tile:
 
 @frozen
 class Placed:
-    """A tile's place in a history: the counts and the time of all tiles before it."""
+    """Where a copy of the simulated history begins: the sums over all earlier copies."""
 
     number: int
     sequence: int
@@ -77,7 +77,7 @@ def simulated_tile(load: Load) -> Tile:
 
 
 def plan(tile: Tile, count: int) -> list[Placed]:
-    """Returns the places of a tile that is repeated `count` times."""
+    """Returns where each copy begins if a simulated history (tile) is repeated `count` times."""
     placed: list[Placed] = []
     sequence, time_ns, messages = 1, 0, Counter[int]()
     for number in range(count):
@@ -91,7 +91,7 @@ def plan(tile: Tile, count: int) -> list[Placed]:
 
 
 def moved(tile: Tile, place: Placed) -> pa.Table:
-    """Returns the events of a tile, shifted to its place."""
+    """Returns the events of one copy of the simulated history, with shifted times, numbers and offsets."""
     table = tile.table
     queue = table["queue"].to_numpy()
     # A negative queue number means no queue, and indexes the array's last entry, which stays 0.

@@ -289,7 +289,7 @@ class Checker:
             self._refused("the deletion of the topic", code, now_ms)
         self.deleted_ms = now_ms
 
-    # -- lives of the broker -----------------------------------------------------------------------------------------
+    # -- stops and restarts of the broker ----------------------------------------------------------------------------
 
     def stopping(self, now_ms: float, *, answers: bool = False) -> None:
         """Record that the broker stops or is down from now on; `answers` says whether it first answers held pulls."""

@@ -180,7 +180,7 @@ class SimulatedSocket(Watched):
         """Returns the number of bytes that have arrived, and 0, because it is unknown how many may follow."""
         return self.incoming.count, 0
 
-    # -- for actors of a scenario ------------------------------------------------------------------------
+    # -- methods for the actors of a scenario ------------------------------------------------------------
 
     def wait_readable(self, timeout_s: float | None = None) -> bool:
         """Wait until data or the end of the stream arrives; returns false after `timeout_s`."""
@@ -221,7 +221,7 @@ class SimulatedSocket(Watched):
     def __str__(self) -> str:
         return f"socket {self._number}"
 
-    # -- the parts ---------------------------------------------------------------------------------------------------
+    # -- private helpers ---------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed:

@@ -134,7 +134,7 @@ class Run:
         for thread in threads:
             thread.join()
 
-    # -- the broker's lives ------------------------------------------------------------------------------------------
+    # -- starts and stops of the broker ------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the broker on its disk, again and again while disk errors prevent it."""

@@ -87,7 +87,7 @@ class Failure:
     kind: str
     turns: tuple[Turn, ...]
     found_turns: int
-    """The number of turns of the run before it was shortened."""
+    """The number of the run's scheduling choices that differ from the default order, before the run was shortened."""
     plan: Plan
     """The seed's plan without the actions and faults that the failure does not need."""
 
@@ -154,7 +154,7 @@ def search(
 
 
 def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int = SHORTENING_TRIES) -> Failure:
-    """Shorten a failed run: first its plan, then its turns."""
+    """Shorten a failed run: first its plan, then its scheduling choices."""
     assert outcome.failure is not None
     assert outcome.kind is not None
     whole = plan_of(seed)
@@ -162,7 +162,7 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
 
     def fails_without(left_out: Sequence[int]) -> bool:
         plan = whole.without(left_out)
-        # The recorded turns seldom fit a plan with fewer actions, so the seed's strategy is also tried.
+        # The recorded scheduling choices seldom fit a plan with fewer actions, so the seed's strategy is also tried.
         for strategy in (Replay(best[0].turns), schedule_of(settings.strategy, seed), Strategy()):
             again = _play(settings, plan, strategy)
             if again.kind == outcome.kind:
@@ -188,7 +188,7 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
 
 
 def replayed(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> Outcome:
-    """Run a plan with these turns."""
+    """Run a plan with the recorded scheduling choices `turns`."""
     return _play(settings, plan, Replay(turns))
 
 

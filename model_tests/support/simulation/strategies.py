@@ -1,4 +1,4 @@
-"""Scheduling strategies: random, with few switches, by priorities, with pauses, or a replay of recorded turns.
+"""Scheduling strategies: random, with few switches, by priorities, with pauses, or a replay of recorded choices.
 
 Source: PCT, a randomized scheduler with probabilistic guarantees (Burckhardt et al., ASPLOS 2010).
 """
@@ -110,7 +110,7 @@ class Priorities(Strategy):
 
 @define(eq=False)
 class Replay(Strategy):
-    """Follows the default order except for the given turns and pauses. A turn whose actor is not ready is skipped."""
+    """Follows the default order except for the given choices and pauses; skips a choice whose actor is not ready."""
 
     turns: Iterable[Turn] = ()
     _given: dict[tuple[int, int], int] = field(init=False, factory=dict)

@@ -54,7 +54,7 @@ class Link(BrokerConnection):
         self._reader.join()
         super().close()
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- sending requests --------------------------------------------------------------------------------------------
 
     def ask(
         self,
@@ -99,7 +99,7 @@ class Link(BrokerConnection):
         except OSError as error:
             raise broken(f"connection {self.number} was closed by the broker: {error}") from None
 
-    # -- in ----------------------------------------------------------------------------------------------------------
+    # -- receiving answers -------------------------------------------------------------------------------------------
 
     def wait(self, opaque: int, left_s: Callable[[], float] = lambda: LOOK_S) -> Command | None:
         """Wait for the reply and take it; None if it did not arrive in time or can no longer arrive."""

@@ -279,7 +279,7 @@ class RocketMQExample(Example):
         for each in ended:
             each.cancelled_ns = self.runtime.monotonic_ns()
 
-    # -- the rest ----------------------------------------------------------------------------------------------------
+    # -- restarts, and checks of offsets -----------------------------------------------------------------------------
 
     def restart(self) -> str:
         """Restart the broker, which sets a group's offset beyond the queue's end back to the end."""

@@ -24,7 +24,8 @@ class Form:
 
     serialisation: Serialisation = Serialisation.JSON
     short_names: bool = True
-    """Whether a send has code 310 and one-letter field names instead of code 10."""
+    """Whether a send uses code 310 (SEND_MESSAGE_V2, with field names of one letter) instead of code 10 (SEND_MESSAGE).
+    """
 
     def __str__(self) -> str:
         return f"{self.serialisation.name} {'310' if self.short_names else '10'}"

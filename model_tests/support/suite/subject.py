@@ -160,7 +160,7 @@ class RocketMQSubject(LongPollSubject):
             if self.broker.expectations.closes_malformed and not link.wait_closed(self.left_s()):
                 raise broken(f"after {kind} the connection stays open")
 
-    # -- the kit's subject -------------------------------------------------------------------------------------------
+    # -- methods that the kit calls ----------------------------------------------------------------------------------
 
     def publish(self, queue: str, body: bytes) -> None:
         topic, queue_id = place_of(queue)

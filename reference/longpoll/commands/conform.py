@@ -55,7 +55,7 @@ from longpoll_spec.errors import UserError
 from longpoll_spec.policy import Policy, preset, with_knobs
 
 SHOWN_MAX: Final = 12
-"""The most failures that are shown with their conversations. --json and --pages contain all failures."""
+"""The maximum number of failures that are shown with their conversations. --json and --pages contain all failures."""
 
 
 def show(

@@ -31,8 +31,8 @@ QUEUES: Final = 16
 REST_S: Final = 21.0
 """Seconds without sends: four periods of the scan, so that scans reach waiting pulls and deadlines pass."""
 SCAN_MS_MIN: Final = 500
-"""The least period of a scan, in ms. A scan must be short compared with its period, because the specification counts
-deadlines in periods."""
+"""The shortest permitted period of a scan, in ms. A scan must be short compared with its period, because the
+specification counts deadlines in periods."""
 MESSAGES_MAX: Final = 10_000_000
 QUEUES_MAX: Final = 1_000
 

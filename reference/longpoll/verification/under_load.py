@@ -144,7 +144,7 @@ def _difference(finding: Finding | Follow) -> Difference:
     return Difference(where, f"{finding.clause}: {CLAUSE[finding.clause].says}", finding.why)
 
 
-# -- a race ----------------------------------------------------------------------------------------------------------
+# -- results of a race -----------------------------------------------------------------------------------------------
 
 
 def _race(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:

@@ -90,7 +90,7 @@ def worst(violated: Iterable[str], most: int) -> list[str]:
 
 
 SHOWN_MAX: Final = 3
-"""The most violations that the summary explains; `--all` lists every violation."""
+"""The maximum number of violations that the summary explains; `--all` lists every violation."""
 BY_CONSTRUCTION: Final = "by construction"
 """The verdict of a property that holds vacuously: the model has nothing that could violate it."""
 COLOURS: Final = {

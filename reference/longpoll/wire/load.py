@@ -251,7 +251,7 @@ class _Consumer:
 
 @define(eq=False)
 class _Commits:
-    """A group's own commits (request 15) and offset queries (14), one after another.
+    """Sends a group's commits (code 15) and offset queries (code 14), one after another.
 
     While a commit is in flight, the next pull may commit too, so a group never commits less than before. The judge
     checks the answers in the record. The reader thread of `client` owns all attributes.

@@ -189,7 +189,7 @@ LOOK_MS: Final = 500
 ANSWER_S: Final = 10.0
 DIGITS_MAX: Final = 19
 REMARK_MAX: Final = 120
-"""The most characters shown of a broker's remark."""
+"""The maximum number of characters that are shown of a broker's remark."""
 
 
 @frozen

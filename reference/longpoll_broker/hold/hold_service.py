@@ -53,13 +53,14 @@ log = logging.getLogger(__name__)
 SHARD_COUNT: Final = 8
 """Number of shards of the hold table. The hash of a queue selects its shard."""
 DROPPED_COUNT: Final = 10_000
-"""Maximum pulls of a closed connection that are removed in one pass; removing so many takes about 7 ms."""
+"""Maximum number of a closed connection's pulls that one pass of the I/O loop removes, which takes about 7 ms."""
 EXPIRED_COUNT: Final = 2_000
-"""Maximum pulls that expire in one call of `run`, or that a topic's deletion answers in one pass, which takes 20 ms."""
+"""Maximum number of pulls that expire in one call of `run`, or that one pass of the I/O loop answers after a topic's
+deletion; takes 20 ms."""
 RESUBSCRIBED_COUNT: Final = 200
-"""Maximum held pulls that get a new filter in one pass, which takes about 2 ms."""
+"""Maximum number of held pulls that get a new filter in one pass of the I/O loop, which takes about 2 ms."""
 LATER_MAX: Final = 16
-"""Maximum number of unfinished traversals and subscription changes that wait for later passes."""
+"""Maximum number of unfinished traversals and subscription changes that later passes of the I/O loop continue."""
 HERD_PART: Final = FLUSH_COUNT
 """Size of the second batch of a large herd. The first batch has one pull; later batches double in size."""
 HERD_PART_MAX: Final = 128
@@ -212,7 +213,7 @@ class HoldService:
 
     @property
     def has_more(self) -> bool:
-        """Returns whether unfinished work waits for a later pass."""
+        """Returns whether unfinished work waits for a later pass of the I/O loop."""
         return bool(self._later)
 
     def now_ms(self) -> int:
@@ -526,12 +527,12 @@ class HoldService:
         return dropped
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass by continuing the unfinished work that has waited longest."""
+        """Continue the unfinished work that has waited longest; called at the end of each pass of the I/O loop."""
         with suppress(IndexError):
             self._later.popleft()(outbox)
 
     def _put_off(self, work: Callable[[Outbox], object], outbox: Outbox) -> bool:
-        """Queue work for a later pass; returns false if no thread ends passes or too much work waits already."""
+        """Queue work for a later pass; returns false if no I/O loop runs or too much work waits already."""
         if self._wake_clock is None or len(self._later) >= LATER_MAX:
             return False
         self._later.append(work)
@@ -648,7 +649,7 @@ class HoldService:
             for pull in held:
                 self._queue(pull, "stopped", outbox)
 
-    # -- hand over ---------------------------------------------------------------------------------------------------
+    # -- handing pulls to the executor -------------------------------------------------------------------------------
 
     def _queue(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
         if cause in {"busy", "thrown", "stopped"}:
@@ -749,7 +750,7 @@ class DispatchService:
                     self._notify(arrival, arrival.offset_end, outbox)
 
     def appended(self, outbox: Outbox) -> None:
-        """Make messages visible that a pass appended or a sync made durable, before their sends are answered."""
+        """Make messages visible that were appended or that a sync made durable, before their sends are answered."""
         if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:
             self.run(outbox)
 

@@ -374,15 +374,16 @@ class HoldTable:
         bucket = self._buckets.get(key)
         if bucket is None:
             return []
-        # A pull that is held from now on goes into the new dictionary, so `keep` puts the taken pulls behind it, as in
-        # RocketMQ. Between `take` and `keep` no other notifier finds the taken pulls: this is the race of finding (b).
+        # New pulls go into the new dictionary, and `keep` later appends the pulls of `taken` after these new pulls, as
+        # in RocketMQ. Between `take` and `keep` no other notifier finds the pulls of `taken`: this is the race of
+        # finding (b).
         taken, bucket.pulls = bucket.pulls, {}
         for pull in taken:
             pull.phase = TAKEN
         return list(taken)
 
     def keep(self, pulls: Iterable[Pull]) -> list[Pull]:
-        """Put taken pulls back, except pulls whose channel has closed since the take; returns the pulls put back."""
+        """Put back pulls from `take`, except pulls whose channel has closed since; returns the pulls put back."""
         kept = []
         for pull in pulls:
             if pull.phase is not TAKEN:

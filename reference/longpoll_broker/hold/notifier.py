@@ -26,7 +26,8 @@ from longpoll_spec.policy import Policy
 LARGE_HERD: Final = 16
 """A herd of at least this many pulls is answered in batches, and the table's bookkeeping follows after the answers."""
 CHECKED_COUNT: Final = 2_000
-"""Maximum pulls that an arrival compares in place in one turn: about 2 ms if all of them are woken."""
+"""Maximum number of pulls that an arrival compares in place before other work runs: about 2 ms if all the pulls are
+woken."""
 SQL_PART: Final = 4
 """Evaluating this many characters of an SQL expression counts as one more compared pull."""
 _DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
@@ -76,7 +77,7 @@ class BucketTraversal:
     _rest: Iterator[Pull] | None = field(default=None, init=False)
     """The bucket's pulls that are not yet compared, except pulls inserted after `start`, which recheck themselves."""
     _sql_size: int = field(default=0, init=False)
-    """Characters of SQL evaluated in this turn."""
+    """Number of characters of SQL expressions evaluated since the traversal last let other work run."""
     has_rest: bool = field(default=False, init=False)
     """Whether `start` must be called again, because some pulls were not yet compared in place."""
 

@@ -75,7 +75,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     code: int
     remark: str
     forbidden_type: int | None = None
-    """For code 16: a `FORBIDDEN_` constant."""
+    """For an answer with code 16 (NO_PERMISSION), a `FORBIDDEN_` constant that says why."""
 
 
 @with_table
@@ -87,7 +87,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """The read found no new message: hold the pull, or answer with code 19."""
+    """The read found no new message: hold the pull, or answer with code 19 (PULL_NOT_FOUND)."""
 
     read: GetResult
     filter: Filter
@@ -97,7 +97,7 @@ class Miss(msgspec.Struct, frozen=True):
 
 @with_table
 class OffsetMoved(msgspec.Struct, frozen=True):
-    """The client must continue at another offset: answer at once with code 20, or with 21 for an illegal offset."""
+    """The client must continue at another offset: answer at once with code 20, or 21 for an illegal offset."""
 
     read: GetResult
     code: int

@@ -86,7 +86,7 @@ class PullProcessor:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """Returns the handlers by request code: code 11, and on a 5.x broker the lite pull (361)."""
+        """Returns the handlers by request code: PULL_MESSAGE (11), and on a 5.x broker also LITE_PULL_MESSAGE (361)."""
         served: dict[int, Processor] = {RequestCode.PULL_MESSAGE: self.receive}
         if self.checks.traits.serves_lite_pull:
             served[RequestCode.LITE_PULL_MESSAGE] = self.receive

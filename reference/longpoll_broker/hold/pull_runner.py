@@ -151,7 +151,7 @@ class PullRunner:
     events: PullEvents
     answers: PullAnswers
     offset_moved: Callable[[Pull, int], None] = ignore_moved_offset
-    """Called with every pull that is answered with code 21, and with its new offset."""
+    """Called with every pull that is answered with code 21 (PULL_OFFSET_MOVED), and with the pull's new offset."""
     may_still_pull: Callable[[Pull], bool] | None = None
     """Whether a held pull's account may still read the topic; None if access control is off."""
     reuses_answers: bool = False
@@ -313,7 +313,8 @@ RunAlike = Callable[[Sequence[Pull], Outbox], None]
 RUN_COST: Final = 8
 """Cost of running one pull that shares no answer. A pull that reuses the previous answer costs 1."""
 PASS_COST_MAX: Final = 2_000
-"""Maximum cost of new runs in one pass, and also of queued runs. 250 single pulls, which take about 4 ms, reach it."""
+"""Maximum cost of the new pulls, and also of the queued pulls, that one pass of the I/O loop runs. 250 single pulls
+have this cost and take about 4 ms."""
 
 Leaving: TypeAlias = tuple[Pull, Cause]
 """A pull to run, and the cause of its release."""
@@ -325,10 +326,10 @@ def no_wake() -> None:
 
 @define(slots=True, eq=False)
 class LaterRuns:
-    """Pulls that wait for a later pass; callable from any thread.
+    """Pulls that wait for a later pass of the I/O loop; callable from any thread.
 
-    Invariant: `waiting` has one entry per connection with waiting pulls, in the order of their turns. Without the lock,
-    `waiting` is only approximate.
+    Invariant: `waiting` has one entry per connection with waiting pulls, in the order in which the connections are
+    served. Without the lock, `waiting` is only approximate.
     """
 
     lock: Lock
@@ -336,7 +337,7 @@ class LaterRuns:
     wake: Callable[[], None] = no_wake
     """Wakes the loop that ends the passes."""
     spent: int = field(default=0, init=False)
-    """The cost of this pass so far; only approximate with several threads."""
+    """The cost of the pulls in the current pass of the I/O loop; only approximate with several threads."""
     _is_over: bool = field(default=False, init=False)
     waiting: OrderedDict[Hashable, deque[Leaving]] = field(factory=OrderedDict, init=False)
 
@@ -409,7 +410,7 @@ class InlineExecutor:
         return ()
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass by running some of the waiting pulls."""
+        """Run some of the waiting pulls at the end of a pass of the I/O loop."""
         self.later.turn(lambda part: self._run_part(part, outbox))
 
     def finish(self, outbox: Outbox) -> None:

@@ -115,7 +115,7 @@ def address_of(host: str) -> str:
 log = logging.getLogger(__name__)
 
 NO_END_NS: Final = 1 << 62
-"""The end of a connection's turn while no turn has begun: a time that is never reached."""
+"""The end of a connection's time slice while no time slice has begun: a time that is never reached."""
 FLUSH_COUNT: Final = 8
 """Number of answers in the first batch sent to a large thundering herd; each later batch is twice as large."""
 FLUSH_COUNT_MAX: Final = 2048

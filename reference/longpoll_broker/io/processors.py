@@ -42,7 +42,8 @@ TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a wh
 """The remark in the answer to a request that waited too long in a queue, in RocketMQ's words."""
 
 Turns: TypeAlias = Generator[None, None, Parts | None]
-"""Work on a request that yields between turns and returns the answer, or None if the answer follows later."""
+"""A generator that works on a long request. It yields to let the I/O loop serve other connections, and returns the
+answer, or None if the answer follows later."""
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
 Method = TypeVar("Method", bound=Callable[..., Parts | Turns | None])
 _CODES: Final = "_codes"
@@ -50,7 +51,7 @@ _CODES: Final = "_codes"
 
 
 def serves(*codes: int) -> Callable[[Method], Method]:
-    """Mark a method of a `Serving` as the processor of these codes; a generator works in turns (`in_turns`)."""
+    """Mark a method of a `Serving` as the processor of these codes; a generator may work in steps (`in_turns`)."""
 
     def mark(method: Method) -> Method:
         made = cast("Method", _in_turns(method) if isgeneratorfunction(method) else method)
@@ -140,7 +141,7 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
 
 
 def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
-    """Do one turn of a long request; returns the answer, or None if the request needs more turns."""
+    """Run a long request's generator to its next yield; returns the answer, or None if work is left."""
     try:
         next(turns)
     except StopIteration as ended:

@@ -31,27 +31,31 @@ from longpoll_runtime.recoverable import FAULTS, KeepGoing
 log = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
-"""Maximum bytes read from one connection per pass."""
+"""Maximum number of bytes that one pass of the I/O loop reads from a connection."""
 LARGE_SIZE: Final = 64 * KIB
 """A connection with at least this many unserved bytes is treated as slow and is served after the quick connections."""
 QUEUED_SIZE_MAX: Final = 32 * KIB
-"""Maximum bytes queued for one connection in a pass. Above this limit, the bytes are sent.
+"""Maximum number of bytes queued for one connection in a pass of the I/O loop. Above this limit, the bytes are sent.
 
 The limit equals the answers to about four pulls of 32 small messages each. With twice this limit, all eight pulls in
 flight would be served before the first answer is sent, so client and broker would work alternately instead of
 concurrently."""
 TURN_NS_MAX: Final = 5_000_000
-"""Maximum duration of one connection's turn in a pass, ns. The last request of a turn may exceed it."""
+"""Maximum time slice (turn) of one connection in a pass, ns. The last request of a time slice may exceed the maximum.
+"""
 PASS_NS: Final = 10_000_000
-"""Time that all ready connections share in one pass, ns. With more ready connections, each gets a shorter turn."""
+"""Time that all ready connections share in one pass, ns. With more ready connections, each connection gets a shorter
+time slice."""
 TURN_NS_MIN: Final = 250_000
-"""Minimum turn of a connection if many are ready, ns, because shorter turns would spend more time on switching."""
+"""Minimum time slice of a connection if many connections are ready, ns. Shorter time slices would spend more time on
+switching."""
 RESTS_MAX: Final = 8
-"""Maximum slow connections (long requests or large answers) with a turn in one pass; these turns share `PASS_NS`."""
+"""Maximum number of slow connections (long requests or large answers) that one pass serves; they share `PASS_NS`."""
 ACCEPTS_MAX: Final = 256
-"""Maximum connections accepted before the open connections get their turn."""
+"""Maximum number of connections that are accepted before the open connections are served."""
 CLOSES_MAX: Final = 64
-"""Maximum connections closed in one pass, which takes a few milliseconds; later passes close further connections."""
+"""Maximum number of connections that one pass of the I/O loop closes, which takes a few milliseconds. Later passes
+close further connections."""
 LINGER_S: Final = 2.0
 """How long a stopping loop waits for peers to read their answers, seconds."""
 ACCEPT_PAUSE_S: Final = 1.0
@@ -75,7 +79,7 @@ class Clock(Protocol):
 
 
 class PassEnd(Protocol):
-    """Work that is done after the requests of a pass and before its answers are sent."""
+    """Work that the I/O loop does after it has served the ready connections and before it sends their answers."""
 
     @property
     def has_more(self) -> bool:
@@ -83,7 +87,7 @@ class PassEnd(Protocol):
         ...
 
     def end_pass(self, outbox: Outbox) -> None:
-        """Do the work that is done once for all requests of a pass."""
+        """Do the work that is common to all requests which the loop has served since the last call."""
         ...
 
 
@@ -192,7 +196,7 @@ class IoLoop:
         self._thread = self._runtime.spawn(self._name, self._run)
 
     def wake(self) -> None:
-        """Start a pass of the loop now."""
+        """Make the loop check its connections and due work now, instead of waiting for the next event."""
         self.poller.wake()
 
     def close_soon(self, channel: Channel) -> None:
@@ -281,8 +285,8 @@ class IoLoop:
             return
         clock_ns = self._runtime.monotonic_ns
         end_ns = clock_ns() + PASS_NS
-        # Known and new channels alternate, because turns are so short during a thousand handshakes that a known channel
-        # is soon classified as slow.
+        # Known and new channels alternate, because a thousand handshakes make the time slices so short that a known
+        # channel is soon classified as slow.
         pairs = zip_longest((one for one in channels if not one.is_new), (one for one in channels if one.is_new))
         channels = [channel for pair in pairs for channel in pair if channel is not None]
         for number, channel in enumerate(channels):
@@ -297,7 +301,7 @@ class IoLoop:
     def _serve_unfinished(self, channels: list[Channel]) -> None:
         """Continue with channels that have unserved commands, but with only a few slow channels per pass.
 
-        New channels get as many turns as the pass has time for, because the connections of short-lived clients would
+        As many new channels are served as the pass has time for, because the connections of short-lived clients would
         otherwise accumulate.
         """
         if not channels:
@@ -323,7 +327,7 @@ class IoLoop:
                 self._serve(channel)
                 if now_ns() > end_ns:
                     break
-        # The channels that got no turn in this pass come first in the next pass.
+        # The channels that this pass did not serve come first in the next pass.
         self._unfinished = dict.fromkeys((*known, *new)) | self._unfinished
 
     def _look_after_connections(self, now_ns: int) -> None:

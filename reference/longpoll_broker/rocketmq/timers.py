@@ -179,8 +179,8 @@ class TimerService(ServiceThread):
         while self._pending and self._pending[0] in self._gone:
             self._gone.discard(heapq.heappop(self._pending))
         read = self._read or 0
-        # A message that is read late may be due before messages already delivered, but the delivered time must not go
-        # back.
+        # A message that is read late may be due before messages that were already delivered, but its delivery must not
+        # reduce the saved delivery time.
         delivered_ms = max(self.offsets.delivered_ms, second_ms)
         if self._due:
             delivered_ms = min(delivered_ms, self._due[0][0] - 1)
@@ -243,7 +243,7 @@ _TIME: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 @define(slots=True, eq=False)
 class RecallProcessor(Serving):
-    """The processor of recall requests (code 370)."""
+    """The processor of RECALL_MESSAGE (code 370), which removes a timed message before its delivery."""
 
     runtime: Runtime
     config: BrokerConfig

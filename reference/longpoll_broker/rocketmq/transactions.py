@@ -10,7 +10,7 @@ of its group is asked about it. The producer's answer (code 37) refers to the ap
 when the log is about to delete the message, it goes to `TRANS_CHECK_MAX_TIME_TOPIC`. Progress is stored as two offsets
 of the group `CID_RMQ_SYS_TRANS`, so RocketMQ can continue with the same store.
 
-As in RocketMQ, a code 37 that arrives after a check may commit its message a second time. The property
+As in RocketMQ, an END_TRANSACTION (37) that arrives after a check may commit its message a second time. The property
 `CHECK_IMMUNITY_TIME_IN_SECONDS` has no effect: see docs/broker.md.
 
 Source: `EndTransactionProcessor.java`, `TransactionalMessageBridge.java`, `TransactionalMessageServiceImpl.check`,
@@ -69,7 +69,7 @@ COMMITTED_COUNT_MAX: Final = 10_000
 
 @define(slots=True, eq=False)
 class EndTransactionProcessor(Serving):
-    """The processor of code 37."""
+    """The processor of END_TRANSACTION (code 37), with which a producer commits or rolls back a prepared message."""
 
     runtime: Runtime
     appender: Appender

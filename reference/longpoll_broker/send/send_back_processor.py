@@ -44,7 +44,7 @@ LEVEL_OF_FIRST_RETRY: Final = 3
 
 @define(slots=True, eq=False)
 class SendBackProcessor(Serving):
-    """The processor of code 36."""
+    """The processor of CONSUMER_SEND_MSG_BACK (code 36)."""
 
     config: BrokerConfig
     topics: Topics

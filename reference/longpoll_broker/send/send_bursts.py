@@ -43,11 +43,11 @@ class SendBursts:
     """Number of sends to parse ahead, which grows with successful bursts; threads may write it without a lock."""
 
     def serve_following(self, channel: Channel, outbox: Outbox) -> int:
-        """Serve the sends that arrived directly after a served send, until the turn ends; returns their number.
+        """Serve the sends that directly follow a served send, until the time slice ends; returns their number.
 
-        Sends without special handling are stored together. The turn's end is checked before each send with special
-        handling, because a thousand delayed messages would take a quarter of a second. Only a few sends are parsed
-        ahead until all of them can be stored together, because sends that are not served must be parsed again.
+        Sends without special handling are stored together. The end of the time slice is checked before each send with
+        special handling, because a thousand delayed messages would take a quarter of a second. Only a few sends are
+        parsed ahead until all of them can be stored together, because sends that are not served must be parsed again.
         """
         connection = channel.connection
         assert isinstance(connection, TypedConnection)
@@ -109,7 +109,7 @@ class SendBursts:
     def _put(self, channel: Channel, commands: Sequence[SendCommand], outbox: Outbox) -> int:
         """Store and answer the first plain sends; returns their number.
 
-        Stops when the turn of the connection has ended. The send at which the store stops is served alone.
+        Stops when the connection's time slice has ended. The send at which the store stops is served alone.
         """
         host_digits = self.send.host_digits
         messages = self._plain_ones(channel, commands)

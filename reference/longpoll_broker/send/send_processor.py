@@ -3,10 +3,10 @@
 At the end of a pass of the I/O loop, `BrokerHandler.end_pass` makes the messages visible and wakes waiting pulls
 (`hold.hold_service`). `send.message_builder` creates a message from a request.
 
-A long batch is stored in turns, so that short sends of other connections are served in between. Each turn reads,
-encodes or indexes `TURN_COUNT` messages. The records of a batch are appended in one piece. Only one long batch is
-processed at a time: if several connections have sent long batches, each turn continues the oldest batch. Therefore the
-records of at most one long batch are in memory.
+A long batch is stored in steps (turns), so that short sends of other connections are served in between. Each step
+reads, encodes or indexes `TURN_COUNT` messages. The records of a batch are appended in one piece. Only one long batch
+is processed at a time: if several connections have sent long batches, each step continues the oldest batch. Therefore
+the records of at most one long batch are in memory.
 
 Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9 (also for the order of the checks);
 `DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5.x.
@@ -102,14 +102,15 @@ def no_message() -> HeaderError:
 
 
 TURN_COUNT: Final = 500
-"""Maximum messages of one turn, which takes about 3 ms."""
+"""Maximum number of messages in one step of a long batch, which takes about 3 ms."""
 TURN_SIZE: Final = 256 * KIB
-"""Maximum bytes of properties in one turn, which takes about 5 ms."""
+"""Maximum number of bytes of properties in one step of a long batch, which takes about 5 ms."""
 LONG_SIZE: Final = TURN_COUNT * BATCH_MESSAGE_SIZE_MIN
 """A batch of at most this many bytes certainly has no more than `TURN_COUNT` messages."""
 
 Turns: TypeAlias = Generator[None, None, Callable[[Outbox], Parts | None]]
-"""The work on one batch. The last turn calls its result, which returns the answer, or None if the answer follows."""
+"""The work on one batch, which yields between its steps. The last step calls its result, which returns the answer, or
+None if the answer follows."""
 
 
 @define(eq=False)
@@ -123,7 +124,6 @@ class _Batch:
     """Whether the batch is finished: its answer has been sent or will follow."""
 
     def turn(self, outbox: Outbox) -> None:
-        """Do one turn."""
         parts: Parts | None
         try:
             next(self.turns)
@@ -150,7 +150,7 @@ class LongBatches:
     _waiting: deque[weakref.ref[_Batch]] = field(factory=deque, init=False)
 
     def begin(self, channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> Parts | None:
-        """Do the first turn of a batch; returns the answer if one turn was enough, or None."""
+        """Do the first step of a batch; returns the answer if one step was enough, or None."""
         try:
             next(turns)
         except StopIteration as ended:
@@ -168,7 +168,7 @@ class LongBatches:
         channel.gives_way = True
 
     def _go_on(self, own: _Batch, outbox: Outbox) -> None:
-        """Do a turn of the oldest batch, and schedule another turn until this connection's batch is finished."""
+        """Do a step of the oldest batch, and schedule further steps until this connection's batch is finished."""
         with self.lock:
             first = None if own.is_over else self._first()
             if first is not None:
@@ -388,7 +388,7 @@ class SendProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, None, fields)
 
     def _put_batch(self, asked: SendRequest, queue_id: int, outbox: Outbox) -> Parts | None:
-        """Store all messages of a batch, or none. A long batch is stored in turns."""
+        """Store all messages of a batch, or none. A long batch is stored in steps."""
         properties = self._batch_properties(asked)
         # 4.9 appends the request's properties and CLUSTER to the properties of each message; 5.x stores them as sent.
         shared = properties | {CLUSTER: self.builder.cluster_name} if self.traits.merges_batch_properties else {}
@@ -487,7 +487,7 @@ class SendProcessor(Serving):
 
 
 def _parts(messages: Iterable[tuple[MessageToStore, str]]) -> Iterator[list[tuple[MessageToStore, str]]]:
-    """Yields a batch's messages in parts, each for one turn."""
+    """Yields a batch's messages in parts of at most `TURN_COUNT` messages and `TURN_SIZE` bytes of properties."""
     part, size = [], 0
     for each in messages:
         part.append(each)

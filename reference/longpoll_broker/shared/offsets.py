@@ -24,7 +24,7 @@ SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000
 """Maximum offsets of all queues of all (topic, group) pairs; further offsets are refused."""
 TURN_COUNT: Final = 10_000
-"""Number of (topic, group) pairs visited in one turn, which takes about 2 ms."""
+"""Number of (topic, group) pairs visited before other connections are served, which takes about 2 ms."""
 QUEUE_COUNT_MAX: Final = 4096
 """Maximum queues per pair of topic and group; offsets of further queues are refused."""
 OFFSETS_FULL: Final = "too many offsets are stored; this one is not"
@@ -94,7 +94,7 @@ class Offsets:
         return self.by_pair.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id)
 
     def topics_of(self, group: str) -> Generator[None, None, list[str]]:
-        """Returns the topics in which a group has offsets. The generator yields between turns."""
+        """Returns the topics in which a group has offsets. The generator yields to let other connections be served."""
         suffix, found = SEPARATOR + group, list[str]()
         for number, pairs in enumerate(self._parts()):
             if number:
@@ -122,7 +122,7 @@ class Offsets:
         return found
 
     def groups_of(self, topic: str) -> Generator[None, None, list[str]]:
-        """Returns the groups that have offsets in a topic. The generator yields between turns."""
+        """Returns the groups that have offsets in a topic. The generator yields to let other connections be served."""
         prefix, found = topic + SEPARATOR, list[str]()
         for number, pairs in enumerate(self._parts()):
             if number:

@@ -16,8 +16,8 @@ of range, the whole expression fails (`EvaluationError`). A failure is not the s
 too.
 
 Each `make_...` corresponds to a `create...` of RocketMQ's expression classes, with the same refusals and results. A
-chain of AND or OR is one node with many operands. All other nesting is limited by `DEPTH_MAX`, so functions on the tree
-may recurse. Grammar and evaluation: see `sql92`.
+chain of AND or OR is one node with many operands. `DEPTH_MAX` limits the depth of the tree, so recursive functions on
+the tree cannot overflow the stack. Grammar and evaluation: see `sql92`.
 
 Sources: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`, `ConstantExpression` 4.9 and 5.5; Java's
 `Integer.parseInt`, `Double.valueOf` and `Double.compare`.

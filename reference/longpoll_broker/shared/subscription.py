@@ -69,9 +69,9 @@ class Group:
     fingerprint: int | None = None
     """The hash of the group's subscriptions that a 5.x client sent last."""
     encoded_ids: bytes | None = None
-    """The client ids as encoded in the answer to code 38; None after a change.
+    """The client ids as encoded in the answer to GET_CONSUMER_LIST_BY_GROUP (38); None after a change.
 
-        The encoded ids are kept because each member of a large group requests them after each change."""
+            The encoded ids are kept because each member of a large group requests them after each change."""
 
 
 @define(slots=True, eq=False)

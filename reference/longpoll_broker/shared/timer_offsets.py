@@ -83,7 +83,8 @@ class TimerCounts:
     """
 
     by_topic: dict[str, TimerCount] = field(factory=dict, init=False)
-    """The numbers by topic. A topic without waiting messages stays in the table while there is room."""
+    """Maps each topic to its number of waiting messages. A topic without waiting messages stays in the table while
+    there is room."""
     version: int = field(default=0, init=False)
 
     def add(self, topic: str, count: int, now_ms: int) -> None:

@@ -96,7 +96,8 @@ class Traits:
     routes_outlive_topics: bool = False
     """A name server reports a deleted topic until code 216 removes it. Code 216 also hides an existing topic."""
     null_bodies: frozenset[bytes] = frozenset()
-    """Request bodies for code 200 (create or change a group) that contain no group; such a request changes nothing."""
+    """Bodies that contain no group, in a request that creates or changes a group (code 200). Such a request changes
+    nothing."""
     acting_master_fields: bool = True
     """The route of a broker says whether a slave may act as its master."""
 

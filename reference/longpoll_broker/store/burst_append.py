@@ -1,4 +1,4 @@
-"""Appends many messages at the cost of one: one timestamp, one write to the map, one hand-over to the dispatcher.
+"""Appends many messages at the cost of one: one timestamp, one write to the map, one call to the dispatcher.
 
 A long batch follows the rules of `MessageStore.put_batch`. The records of a long batch are encoded in parts before the
 append, without a lock; the append only fills in their offsets and store times. `MessageExtBatchEncoder` and `doAppend`

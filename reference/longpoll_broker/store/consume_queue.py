@@ -441,7 +441,8 @@ OTHER_MAPS: Final = 4096
 MAPS_MAX: Final = 16_384
 """Maximum mapped files of queues. Each map needs some kilobytes, mostly in the kernel's page tables."""
 MAPS_MIN: Final = 1
-"""Minimum of mapped files. With one map, a queue still works, but its file may be mapped again for every message."""
+"""Minimum number of mapped queue files, for systems that allow few maps. With one map, queues still work, but a file
+may be mapped again for every message."""
 
 
 class Topic:

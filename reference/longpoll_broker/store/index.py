@@ -274,7 +274,7 @@ UNIQUE_KEY: Final = "UNIQ_KEY"
 KEY_WORTH: Final = 128
 """Hashing a key of this many characters takes as long as adding one entry."""
 WALKED_MAX: Final = 2048
-"""Maximum entries that a search visits in one turn, which takes 1 to 2 ms."""
+"""Maximum number of entries that a search visits before it yields, which takes 1 to 2 ms."""
 
 
 class Keyed(NamedTuple):
@@ -534,7 +534,7 @@ QUERY_COUNT_MAX: Final = 64
 CATCH_UP_COUNT_MAX: Final = 20_000
 """Maximum records, or keys, that a query indexes before its search. The flush thread indexes the remaining records."""
 TURN_COUNT: Final = 512
-"""Records indexed in one turn, which takes a few milliseconds."""
+"""Number of records indexed before other work runs, which takes a few milliseconds."""
 STRETCH_SIZE: Final = 16 * 1024
 """Number of bytes of the log searched for keys at once, which takes a few microseconds."""
 PASS_SIZE: Final = 64 * 1024 * 1024

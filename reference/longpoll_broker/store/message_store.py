@@ -78,7 +78,7 @@ DISPATCH: Final = "dispatch"
 PARTS: Final = (LOG, QUEUES, INDEX, DISPATCH)
 """The parts of a store, for which errors are recorded separately. Without its log, a store accepts no messages."""
 QUEUES_A_TURN: Final = 64
-"""Queues synced before the lock is released. On a disk that takes 2 ms per queue, one turn takes about 0.1 s."""
+"""Queues synced before the lock is released. On a disk that takes 2 ms per queue, syncing so many takes about 0.1 s."""
 
 
 class MessageStore:
@@ -465,9 +465,9 @@ class MessageStore:
     def dispatch(self, limit: int) -> Sequence[Arrival]:
         """Make up to `limit` appended messages visible, in log order; returns their arrivals.
 
-        The result is empty if no message waits, or if only records without a queue were skipped. In the second case
-        `dispatched_end` has moved. A queue whose file cannot grow delays only its own messages (`is_behind`). Raises
-        OSError if too many messages are delayed (retry later), and StoreDamageError.
+        The result is empty if no message waits, or if only records without a queue were skipped, which moves
+        `dispatched_end`. A queue whose file cannot grow delays only its own messages (`is_behind`). Raises OSError if
+        too many messages are delayed (retry later), and StoreDamageError.
         """
         with self._dispatch_lock:
             arrivals = self._dispatcher.dispatch(limit)
@@ -660,7 +660,8 @@ class MessageStore:
                 files.sync_directory(log.segments.directory)
                 queues = self._table.all()
             for start in range(0, len(queues), QUEUES_A_TURN):
-                # The lock is released between turns so that dispatching continues; a read then skips removed records.
+                # The lock is released after every few queues so that dispatching continues; a read then skips removed
+                # records.
                 with self._dispatch_lock:
                     for queue in queues[start : start + QUEUES_A_TURN]:
                         queue.remove_before(log.start)

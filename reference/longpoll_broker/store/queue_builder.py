@@ -60,9 +60,11 @@ InnerOf = Callable[[Record], list[tuple[ConsumeQueue, int]]]
 class QueueBuilder:
     """The cursor. Invariant: every record before `cursor` is in its queue or `behind`; `handed` begins at the cursor.
 
-    `handing` is false from a missed hand-over until the cursor reaches the log's end. `handing` and `_handed_end`
+    `handing` says whether writers hand records over in memory. It becomes false when a writer could not hand over a
+    record, and true again when the cursor, which then reads the log, reaches the log's end. `handing` and `_handed_end`
     change only under the append lock, so a record is either handed over or read. `_handed_end` is the log's end after
-    the last hand-over. If a new record does not begin at `_handed_end`, a hand-over was missed before this record.
+    the last record that a writer handed over. If a new record does not begin at `_handed_end`, an earlier record was
+    not handed over.
     """
 
     __slots__ = (

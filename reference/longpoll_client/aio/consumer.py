@@ -467,7 +467,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._lots.put(_Lot(puller, (), 0))
 
     def _give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
-        """Give the listener one message that a broker sent to be consumed (request 309)."""
+        """Give the listener one message that a broker sent to be consumed (CONSUME_MESSAGE_DIRECTLY, 309)."""
 
         async def ask() -> None:
             with self._calling() as giving:

@@ -39,8 +39,8 @@ Reply: TypeAlias = Callable[..., None]
 """Sends the answer to a request. The arguments of this function are code, remark and body."""
 
 DIRECT_COUNT_MAX: Final = 16
-"""Maximum messages that are consumed directly (request 309) at the same time. A further request gets SYSTEM_BUSY (2).
-"""
+"""Maximum number of messages that are consumed at a broker's request (CONSUME_MESSAGE_DIRECTLY, 309) at the same time.
+A further request gets SYSTEM_BUSY (2)."""
 
 
 class BrokerRequests:
@@ -140,7 +140,7 @@ class BrokerRequests:
 
 
 def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
-    """Return the offset of each queue in a reset request (220) for a topic; raises HeaderError for another group."""
+    """Return each queue's offset in a broker's reset request (220); raises HeaderError for another group."""
     header = ResetOffsetRequestHeader.decode(command.ext_fields)
     if header.group != group:
         raise HeaderError("ResetOffsetRequestHeader", "group", f"is {header.group[:60]!r}, and this is {group!r}")

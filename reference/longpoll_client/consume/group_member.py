@@ -62,7 +62,7 @@ class Listening:
     """The functions by which a member calls the listener of a push consumer."""
 
     direct: GiveDirectly | None = None
-    """Lets the listener consume a message at a broker's request (309)."""
+    """Lets the listener consume one message at a broker's request (CONSUME_MESSAGE_DIRECTLY, 309)."""
     is_orderly: bool = False
     is_busy: Callable[[Puller], bool] = lambda _puller: False
     """Returns whether the listener has messages of a queue now."""

@@ -464,7 +464,7 @@ class OrderlyQueues:
     """
 
     def __init__(self, runtime: Runtime, look: Callable[[Puller], None], member: GroupMember) -> None:
-        """Create the queues; `look` makes a task call `consume` soon."""
+        """Create the queues; `look` schedules a task that calls `consume` for a queue."""
         self._now_ns = runtime.monotonic_ns
         self._lock = runtime.lock()
         self._look = look

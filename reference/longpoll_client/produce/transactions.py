@@ -1,7 +1,8 @@
 """Sends messages that are delivered only if the sender's local transaction succeeds.
 
-A prepared message waits at its broker. The sender runs its local transaction and sends the state (37, one-way). If the
-state is lost, the broker asks any producer of the group (39), even in another process, and `check_transaction` answers.
+A prepared message waits at its broker. The sender runs its local transaction and sends the transaction's state to the
+broker in a one-way request (END_TRANSACTION, 37). If that request is lost, the broker asks any producer of the group
+for the state (CHECK_TRANSACTION_STATE, 39), even in another process, and `check_transaction` answers.
 
 The thread `transactions-GROUP` runs `check_transaction` and sends a heartbeat every 30 s. Batches and delays are not
 possible, as in RocketMQ.

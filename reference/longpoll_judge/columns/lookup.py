@@ -146,7 +146,7 @@ class Grouped:
         return self.below(group, end) - self.below(group, first)
 
     def at(self, group: Integers, wanted: Integers) -> Integers:
-        """Returns the first row of each wanted number in its group; -1 if the group does not have the number."""
+        """Returns, for each pair of a group and a `wanted` number, the first row of the number in the group, or -1."""
         if not len(self):
             return np.full(len(wanted), -1, dtype=np.int64)
         place = self.below(group, wanted)

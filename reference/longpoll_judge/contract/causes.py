@@ -3,7 +3,7 @@
 The keys of a finding name what could explain it: a wrong event of the log, a missing message, a wrong answer, a late
 answer or a silent connection. Findings that share a key, directly or through other findings, have one cause. A lost
 wakeup joins a group but does not link two groups: if one message failed to wake two pulls, there are two lost wakeups,
-unless the message itself is in doubt. If several answers were due at one time and all arrived late together, they have
+unless the message itself may be wrong. If several answers were due at one time and all arrived late together, they have
 one cause: the host or the broker paused. The judge reports the strongest finding: violations before unknowns, then
 findings about the log, about sends, and about answers, then the earliest finding.
 

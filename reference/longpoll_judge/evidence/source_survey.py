@@ -62,7 +62,7 @@ class RecordGaps:
 
 
 def gaps_of(intervals: Iterable[Interval]) -> RecordGaps:
-    """Returns the union of some intervals."""
+    """Joins overlapping intervals into gaps of a record, at most `GAPS_MAX`."""
     joined: list[list[int]] = []
     for start, end in sorted(intervals):
         if joined and start <= joined[-1][1]:

@@ -513,7 +513,7 @@ class Answers:
 
     @cached_property
     def matching_least(self) -> Integers:
-        """The least number of matching messages in [asked offset, `offset_next`) of each answer."""
+        """For each answer, a lower bound of the number of matching messages in [asked offset, `offset_next`)."""
         return matching_counts(self, self.asked, np.maximum(self.next, self.asked))
 
     def any_in_body(self, flags: Booleans) -> Booleans:

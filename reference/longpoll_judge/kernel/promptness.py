@@ -76,8 +76,8 @@ class Promptness:
     wake_ns: Integers
     late_ns: Integers
     missed: dict[str, int]
-    """For each property, the number of certain violations whose latency is unknown. The property's rate counts these
-    violations too."""
+    """For each property, the number of certain violations whose latency is unknown. The share of violations that the
+    judge reports for a property includes these violations."""
     open_at_cut: int
     """The number of pulls without an answer at the end of the record, whose connection and source had not ended either.
     """

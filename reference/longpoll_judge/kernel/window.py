@@ -79,7 +79,7 @@ class Window:
         return self._columns[name]
 
     def names_of(self, name: str) -> tuple[NDArray[np.int32], list[str]]:
-        """Returns a column of names as codes, by row of the table, and the names."""
+        """Returns a pair for a column of names: the code of each row's name, and the list of names by code."""
         if name not in self._columns:
             self._columns[name] = coded(self.table, name)
         found: tuple[NDArray[np.int32], list[str]] = self._columns[name]

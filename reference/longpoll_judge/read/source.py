@@ -1,8 +1,8 @@
 """Finds histories, which are directories of parts with a `meta.json`, and cuts them into splits.
 
-A split is a range of one part, which can be read separately: the lines of NDJSON that begin in a byte range, row groups
-of Parquet, or a whole compressed part. Both engines read with this module, so they see the same events and the same
-damage. `ndjson` and `parquet` read the two kinds of parts.
+A split is a range of one part, and each split can be read separately. A split has the lines of an NDJSON part that
+begin in a byte range, row groups of a Parquet part, or a whole compressed part. Both engines read with this module, so
+they see the same events and the same damage. `ndjson` and `parquet` read the two kinds of parts.
 """
 
 from __future__ import annotations

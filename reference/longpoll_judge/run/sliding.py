@@ -47,7 +47,8 @@ from longpoll_judge.run.tally import Latest, Tally
 from longpoll_spec.history import WHITE_BOX
 
 CHECKPOINT: Final = "query-1"
-"""The name of the directory with the checkpoint of a Spark query; its number is the version of the format."""
+"""The name of the directory with the checkpoint of a Spark query. The number in the name is the version of the
+checkpoint's format."""
 SPAN_NS: Final = 20_000 * MS
 """How long (ns) events are kept, unless there are too many. The time exceeds the time limit for an answer to a send."""
 EVENTS_MAX: Final = 1_000_000

@@ -32,7 +32,7 @@ END_S: Final = 1.0
 
 
 class Program:
-    """A running program, which ends with the `with` block. Invariant: between turns all output has been read."""
+    """A running program, which ends with the `with` block. Between two calls of `turn`, all output has been read."""
 
     def __init__(self, words: Sequence[str], *, answer_s: float = ANSWER_S, start_s: float = START_S) -> None:
         """Start the program. Raises StartError."""

@@ -124,7 +124,7 @@ class Turn:
     replies: tuple[Reply, ...] = ()
 
     def heard(self) -> tuple[str, ...]:
-        """The output in a canonical order, because the answers of one turn may come in any order."""
+        """The program's output in a canonical order, because the answers to one message may come in any order."""
         return tuple(sorted(map(repr, self.replies)))
 
 

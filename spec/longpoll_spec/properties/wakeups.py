@@ -57,7 +57,7 @@ def woken_within(model: Model) -> Property | None:
 
 
 def _waits(state: State, request: Request) -> Bool:
-    """Whether a message for the request is appended. A message that is not visible yet may be for any request."""
+    """Whether the log contains a message for the request. A message that is not visible yet may match any request."""
     if not state.filters:
         return state.at_queue_of(request, lambda queue: request.offset < state.end_to_show(queue))
     return state.fits(request) | state.at_queue_of(request, lambda queue: queue.visible_end < state.end_to_show(queue))

@@ -336,7 +336,7 @@ _TELLERS: Final[Mapping[str, Callable[[StepValues], Told]]] = {
 
 
 def text_of_step(beat: StepValues) -> Told:
-    """The target of a step, a few words for its arrow, and its sentence.
+    """The participant to which a step's arrow points, the words on the arrow, and a sentence about the step.
 
     The step of a specification file is described by the docstring of its action.
     """

@@ -79,7 +79,7 @@ ANSWER_MAX: Final = 8_000
 FILE_MAX: Final = 64 * 1024
 """The largest program, in bytes."""
 STATES_MAX: Final = 200_000
-"""The most states of an exploration; the exercises need a few thousand."""
+"""The maximum number of states of an exploration; the exercises need a few thousand."""
 SEPARATORS: Final = re.compile(r"[\s,]+")
 
 

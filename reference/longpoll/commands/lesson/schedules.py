@@ -101,10 +101,11 @@ def builtins_in(world: World) -> dict[str, Any]:
 
 
 POINTS_MAX: Final = 500
-"""The most steps of one order; a longer order counts as an endless loop. A right program needs fewer than 100."""
+"""The maximum number of steps in one order; a longer order counts as an endless loop. A right program needs fewer than
+100."""
 POINTS_IN_ALL_MAX: Final = 200_000
-"""The most steps of all schedules together; so many steps take some seconds. A program of ten lines needs a tenth of
-this."""
+"""The maximum number of steps in all schedules together, which take some seconds. A program of ten lines needs a tenth
+of these steps."""
 Thread = Callable[[Any, World], object]
 """The work of a thread on the program's object."""
 
@@ -169,9 +170,9 @@ def schedules_of(path: Path, make: str, threads: Mapping[str, Thread], switches_
         path: The program; its import runs again for each order.
         make: The name of a class in the program; each order gets a new object of this class.
         threads: Maps the name of a thread to a function of the object.
-        switches_max: The most context switches of an order.
+        switches_max: The maximum number of context switches in an order.
 
-    Raises UserError for a program that cannot be run in the simulation, and for too many orders.
+    Raises UserError if the program cannot run in the simulation, or has too many possible schedules.
     """
     linecache.checkcache(str(path))
     with UserCodeErrors(path):

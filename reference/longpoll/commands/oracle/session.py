@@ -30,9 +30,9 @@ from longpoll_spec.terms import Bool, all_of, any_of
 REASONS_MAX: Final = 5
 """A rejection gives the reasons for at most this many states, because hidden steps may lead to thousands."""
 STATES_SHOWN_MAX: Final = 20
-"""The most states in one answer."""
+"""The maximum number of states in one answer."""
 KNOWN_MAX: Final = 50_000
-"""The most states whose violated properties are cached."""
+"""The maximum number of states whose violated properties are cached."""
 NOTHING: Final = frozenset[str]()
 BATCH_BYTES: Final = 1 << 18
 """The bytes of events that are written to a history at once."""
@@ -331,13 +331,13 @@ def _names(names: Iterable[str]) -> str:
 LINE_MAX: Final = 1 << 16
 """The longest line, in bytes; a longer line gets an error and is skipped."""
 SESSIONS_MAX: Final = 10_000
-"""The most sessions that all clients together may have open."""
+"""The maximum number of open sessions of all clients together."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Names of sessions, which are also directory names."""
 FIRST: Final = "main"
 """The session of a request that names no session."""
 ACTORS_MAX: Final = 64
-"""The most characters of a request's `actors`."""
+"""The maximum length of a request's `actors`, in characters."""
 NUMBER_MAX: Final = 1 << 60
 REQUESTS: Final = ("did", "may", "state", "properties", "close")
 

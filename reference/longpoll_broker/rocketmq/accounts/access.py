@@ -141,8 +141,8 @@ ADMIN_CODES: Final = frozenset(
 """Request codes for administrators only.
 
 These requests create and delete topics and groups, change settings and accounts, read whole tables, let a member
-consume a message, or report living brokers. 4.9.7 accepts codes 50 to 54 (accounts), and also 21, 26, 43, 45 and 309,
-with any valid signature, so there any account can make itself an administrator."""
+consume a message, or report living brokers. 4.9.7 accepts codes 50 to 54 (accounts), and also codes 21, 26, 43, 45 and
+309, with any valid signature. With 4.9.7, any account can therefore make itself an administrator."""
 NAME_SERVER_ADMIN_CODES: Final = frozenset({100, 102, 103, 104, 205, 216, 318, 322, 327})
 """Request codes that a name server with accounts accepts only from administrators, because they change its data.
 

@@ -2,8 +2,8 @@
 
 Answers and error codes are those of 4.9.7 (`AccountsResponseCode`); on an error nothing changes. This module is
 stricter than 4.9.7, which accepts accounts that it then cannot read, and accepts any valid signature. Here only an
-administrator may send these codes (`rocketmq.accounts.access.ADMIN_CODES`), because 54 returns all secrets. Only one
-account file is supported.
+administrator may send these codes (`rocketmq.accounts.access.ADMIN_CODES`), because code 54 returns all secrets. Only
+one account file is supported.
 
 Source: `AdminBrokerProcessor.updateAndCreateAccessConfig` and its neighbours, `Permission.checkResourcePerms` of 4.9.7.
 """

@@ -4,8 +4,8 @@ If a request names a message by its log offset (codes 33, 36 and 37), the reques
 was sent, even while the message is delayed or prepared. `model_tests/service/test_resources.py` fails if a served code
 has no entry.
 
-Decisions: see `rocketmq.accounts.access`. Source: `PlainAccessValidator.parse` of 4.9.7, which covers only 10, 11, 12,
-15, 34, 35, 36, 38 and 310.
+Decisions: see `rocketmq.accounts.access`. Source: `PlainAccessValidator.parse` of 4.9.7, which covers only the codes
+10, 11, 12, 15, 34, 35, 36, 38 and 310.
 """
 
 from __future__ import annotations

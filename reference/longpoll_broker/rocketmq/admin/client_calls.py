@@ -1,12 +1,13 @@
 """Forwards requests to clients: for a client's state, for offsets and for consuming one message; also forwards replies.
 
-Codes 307 (state) and 309 (consume a message) are forwarded unchanged. Code 222 (reset offsets) is forwarded as 220,
-code 223 (query offsets) as 221, and the replies 324 and 325 as 326.
+Requests with the codes 307 (state) and 309 (consume a message) are forwarded unchanged. A request with code 222 (reset
+offsets) is forwarded with code 220, code 223 (query offsets) becomes 221, and replies with codes 324 and 325 get code
+326.
 
-The client sends its answer to 221, 307, 309 or 326 to the broker, and the broker answers the requester. If the client
-has disconnected, or does not answer within 10 s, the requester gets an error code. The offsets of a group's members
-(221) are merged; members that do not answer within 5 s, or answer incorrectly, are skipped. Replies are not stored, as
-with RocketMQ's `storeReplyMessageEnable=false`.
+The client sends its answer to a forwarded request (221, 307, 309 or 326) to the broker, and the broker answers the
+requester. If the client has disconnected, or does not answer within 10 s, the requester gets an error code. The broker
+merges the offsets that a group's members report; it skips members that do not answer within 5 s, or answer incorrectly.
+Replies are not stored, as with RocketMQ's `storeReplyMessageEnable=false`.
 
 Source: `AdminBrokerProcessor.callConsumer`, `resetOffset`, `getConsumerStatus`, `consumeMessageDirectly`,
 `Broker2Client.java`, `ReplyMessageProcessor.java` 4.9.7.
@@ -69,7 +70,7 @@ STATUS_SIZE_MAX: Final = 256 * KIB
 CALL_COUNT_MAX: Final = 1000
 """Maximum requests that wait for members; a request beyond this limit is answered with SYSTEM_BUSY (2)."""
 RESET_COUNT: Final = 50
-"""Number of queues per turn in which the offset for a given time is searched."""
+"""Number of queues in which an offset is searched by time before the I/O loop serves other connections."""
 NO_OFFSET: Final = -1
 """In a request to reset a queue, this value means that no offset is given."""
 LATEST: Final = -1
@@ -160,8 +161,8 @@ class _Gathering:
             told = f"the members say {self.size} bytes, over the limit of {STATUS_SIZE_MAX}: ask one by its clientAddr"
             return answer(asked, ResponseCode.SYSTEM_ERROR, told)
         table = {client_id: encode_by_queue(offsets) for client_id, offsets in self.told.items()}
-        # RocketMQ's answer to 223 also has the field `messageQueueTable` of a member's answer to 221; here this table
-        # is empty.
+        # RocketMQ's answer to code 223 also has the field `messageQueueTable` of a member's answer to code 221; here
+        # this table is empty.
         body = {"consumerTable": table, "messageQueueTable": {}}
         return answer(asked, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
 
@@ -208,7 +209,7 @@ class ClientCalls(Serving):
     def running_info(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         """Code 307: ask a member for its state and return the state.
 
-        Answers with code 1 if the member is not connected, and with 207 if it does not answer in time.
+        Answers with code 1 if the member is not connected, and with code 207 if the member does not answer in time.
         """
         header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
         asked = _request(command.code, header.encode(), flag=command.flag)
@@ -230,7 +231,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 222: reset a group's offsets to those of a given time, by sending code 220 to its members.
+        """Code 222: reset a group's offsets to those of a given time, by a request to its members (code 220).
 
         Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, a request with
         `queueId` resets only that queue, to `offset` if it is given. If the group has no members, the broker stores the
@@ -276,7 +277,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, asker: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 223: ask one or all members of a group for their offsets (221); answers with 1 if none is connected."""
+        """Code 223: ask one or all members of a group for their offsets; answers with code 1 if none is connected."""
         command = structs.replace(command, body=EMPTY)
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         wanted = (header.client_addr or "").strip()
@@ -309,7 +310,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Codes 324 and 325: deliver a reply to the client whose request it answers, by client id.
+        """Codes 324 and 325: forward a reply to the client that sent the request, which is found by its client id.
 
         Answers with code 1 if that client is not connected.
         """

@@ -62,9 +62,10 @@ LOOKS_MAX: Final = 256
 PRODUCER_COUNT_MAX: Final = 100_000
 """Maximum pairs of a producer group and a connection; further pairs are ignored."""
 PART_COUNT: Final = 2_000
-"""Members or producers handled in one turn, which takes about 4 ms."""
+"""Number of members or producers handled before other connections are served; handling so many takes about 4 ms."""
 HEARTBEAT_SIZE: Final = 50_000
-"""Maximum size of the subscriptions handled in one turn, as computed by `_cost`; a turn takes about 10 ms."""
+"""Maximum size of the subscriptions handled before other connections are served, as computed by `_cost`; takes about 10
+ms."""
 TOLD_PRODUCER_COUNT_MAX: Final = 10_000
 """Maximum producers in one answer."""
 
@@ -158,7 +159,7 @@ class Producers:
     def pick(
         self, group: str, may_ask: Callable[[Hashable], bool] = lambda _channel: True, *, first: str = ""
     ) -> Hashable | None:
-        """Returns a permitted connection of the group, each in turn; None if the group has no such connection.
+        """Returns the group's next permitted connection, cyclically; None if the group has no such connection.
 
         The connection whose `str` equals `first` is preferred.
         """
@@ -178,7 +179,8 @@ class Producers:
 
 
 NOTICES_MAX: Final = 256
-"""Maximum notifications sent in one pass; sending so many takes 2 to 4 ms, with one system call for each."""
+"""Maximum number of notifications that one pass of the I/O loop sends, which takes 2 to 4 ms, because each needs a
+system call."""
 
 
 @define(slots=True, eq=False)
@@ -264,7 +266,7 @@ class MemberNotifications:
 
 
 LEAVES_MAX: Final = 1_000
-"""Maximum groups from which closed connections are removed in one pass, which takes about 10 ms."""
+"""Maximum number of groups from which one pass of the I/O loop removes closed connections, which takes about 10 ms."""
 LANGUAGE_SIZE_MAX: Final = 32
 """Maximum characters of a client's language that are stored; the names in RocketMQ have at most 7."""
 
@@ -558,7 +560,7 @@ class ClientProcessor(Serving):
         for number, channel in enumerate(channels, 1):
             assert isinstance(channel, Channel)
             program = self.programs.get(channel)
-            # A member may have left between two turns.
+            # A member may have left while other connections were served.
             if program is not None:
                 found.append(
                     Connection(
@@ -614,8 +616,8 @@ class ClientProcessor(Serving):
     def producer_of(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
         """Returns the connection of a producer that can be asked about a prepared message, or None.
 
-        The producer needs the right to publish to the message's topic. Connections take turns; with `sender_first` the
-        connection that sent the message is preferred.
+        The producer needs the right to publish to the message's topic. The connections are used alternately; with
+        `sender_first` the connection that sent the message is preferred.
         """
 
         def may_ask(channel: Hashable) -> bool:

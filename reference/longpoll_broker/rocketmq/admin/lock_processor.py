@@ -1,7 +1,7 @@
-"""Serves codes 41 and 42 (queue locks of orderly consumer groups) and 400 (a consumer's assignment of queues).
+"""Serves requests to lock and unlock queues (codes 41 and 42), and queries for a consumer's queues (code 400).
 
-A lock lasts a minute, and another request renews it. As in 4.9.7, a lock's topic and queue need not exist. Code 400
-assigns all routed queues, including those of other brokers.
+Orderly consumer groups use locks. A lock lasts a minute, and another request renews it. As in 4.9.7, a lock's topic and
+queue need not exist. An assignment covers all queues in the topic's route, including the queues of other brokers.
 
 Source: `RebalanceLockManager.java`, `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`;
 `QueryAssignmentProcessor.java` 5.5, `AllocateMessageQueueAveragely.java`, `AllocateMessageQueueAveragelyByCircle.java`.
@@ -41,9 +41,9 @@ LIFE_MS: Final = 60_000
 LOCK_COUNT_MAX: Final = 1_000_000
 """Maximum locks of all groups together; further locks are refused."""
 EXPIRED_MAX: Final = 4_000
-"""Maximum expired locks that are removed in one turn."""
+"""Maximum number of expired locks that are removed before other connections are served."""
 TURN_COUNT: Final = 2_000
-"""Maximum queues that are locked or unlocked in one turn, which takes about 5 ms."""
+"""Maximum number of queues that are locked or unlocked before other connections are served, which takes about 5 ms."""
 
 Queue = TypeVar("Queue", bound=Hashable)
 
@@ -159,7 +159,7 @@ class LockProcessor(Serving):
 
 @define(slots=True, eq=False)
 class AssignmentProcessor(Serving):
-    """The processor of code 400."""
+    """The processor of QUERY_ASSIGNMENT (code 400)."""
 
     topics: Topics
     members: ClientProcessor

@@ -181,7 +181,7 @@ class OffsetProcessor(Serving):
     def query_messages(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """Code 12: return the newest messages with a key; answers with code 22 if no message has the key.
 
-        A long search continues in later turns of the connection, and the last turn answers.
+        A long search lets other connections be served in between, and answers at its end.
         """
         header = QueryMessageRequestHeader.decode(command.ext_fields)
         count_max = header.max_num

@@ -51,7 +51,7 @@ TOLD_QUEUE_COUNT_MAX: Final = 10_000
 TOLD_GROUP_COUNT_MAX: Final = 10_000
 """Maximum groups in one answer."""
 TURN_COUNT: Final = 500
-"""Number of queues, topics and groups visited in one turn, which takes about 5 ms."""
+"""Number of queues, topics and groups visited before other connections are served, which takes about 5 ms."""
 ENTRY_COUNT_MAX: Final = 1000
 """Maximum entries of a queue in one answer; `mqadmin queryCq` asks for 10."""
 

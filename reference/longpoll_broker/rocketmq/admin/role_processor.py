@@ -1,7 +1,7 @@
-"""Refuses requests that a slave must not serve, and serves code 905, which says which brokers of this name are alive.
+"""Refuses requests that a slave must not serve, and handles reports of which brokers of this name are alive (905).
 
-When a slave's master returns, the slave releases its held pulls, so that they go to the master. Code 905 must be sent
-by a program that monitors the brokers.
+When a slave's master returns, the slave releases its held pulls, so that clients pull from the master. The reports
+(NOTIFY_MIN_BROKER_ID_CHANGE) must come from a program that monitors the brokers.
 
 Sources: `rejectRequest` of the processors, `AdminBrokerProcessor.validateSlave` 4.9, `EndTransactionProcessor.java`,
 `HookUtils.checkBeforePutMessage`, `BrokerController.onMinBrokerChange`, `AdminBrokerProcessor.notifyBrokerIdChange`.
@@ -55,11 +55,12 @@ class RoleProcessor:
     acting_master: bool
     """`enableSlaveActingMaster`: without this setting, 5.x ignores reports of which other brokers are alive."""
     always_notices: bool
-    """Whether the policy accepts code 905 even without `enableSlaveActingMaster`; true for `strict`."""
+    """Whether the policy accepts reports of living brokers even without `enableSlaveActingMaster`; true for `strict`.
+    """
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """Returns the processor of code 905, if this broker accepts it."""
+        """Returns the processor of NOTIFY_MIN_BROKER_ID_CHANGE (905), if this broker accepts such requests."""
         if not self.traits.hears_of_members:
             return {}
         return {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.member_changed}

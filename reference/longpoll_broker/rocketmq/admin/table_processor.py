@@ -1,8 +1,9 @@
 """Serves codes 21, 25, 26, 28, 43, 45, 60, 61, 201, 305, 315 and 907: a broker's tables, settings and statistics.
 
-Code 25 accepts only settings that can change at run time. Other settings are refused by name, while RocketMQ accepts
-every setting and reports success. Of the requests that clean up (306, 316, 329), only 329 does any work, because a
-topic's queues are deleted with the topic, and queue files are deleted with their part of the log.
+UPDATE_BROKER_CONFIG (25) accepts only settings that can change at run time. Other settings are refused by name, while
+RocketMQ accepts every setting and reports success. Of the requests that clean up (306, 316 and 329), only
+CLEAN_EXPIRED_COMMITLOG (329) does any work, because a topic's queues are deleted with the topic, and queue files are
+deleted with their part of the log.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
 `prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`, `viewBrokerStatsData`,
@@ -125,7 +126,7 @@ UNMEASURED: Final = (
     "queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills", "queryThreadPoolQueueSize",
     "remainTransientStoreBufferNumbs", "sendThreadPoolQueueCapacity", "startAcceptSendRequestTimeStamp",
 )  # fmt: skip
-"""Fields of the answer to code 28 that this broker does not measure and reports as 0."""
+"""Fields of the answer to GET_BROKER_RUNTIME_INFO (28) that this broker does not measure and reports as 0."""
 _SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 

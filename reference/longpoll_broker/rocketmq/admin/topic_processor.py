@@ -219,7 +219,7 @@ def _count_problem(topic: TopicConfig) -> str | None:
 
 
 class CreateTopicListRequestBody(Body):
-    """The body of a request with code 18."""
+    """The body of UPDATE_AND_CREATE_TOPIC_LIST (code 18)."""
 
     value_count_max = VALUE_COUNT_MAX
     topic_config_list: Annotated[list[TopicConfig], msgspec.Meta(max_length=LIST_COUNT_MAX)] = msgspec.field(
@@ -228,7 +228,7 @@ class CreateTopicListRequestBody(Body):
 
 
 class SubscriptionGroupList(Body):
-    """The body of a request with code 225."""
+    """The body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (code 225)."""
 
     value_count_max = VALUE_COUNT_MAX
     group_config_list: Annotated[list[GroupConfig], msgspec.Meta(max_length=LIST_COUNT_MAX)] = msgspec.field(

@@ -1,12 +1,13 @@
 """A name server for its own broker, if any, and all brokers that register.
 
-Serves 103 to 106, 206 and 322; for administrators 100 to 102, 205, 216, 219, 224, 304, 318, 319 and 327. An unknown
-code is answered with code 3, as in 5.x. Under a policy of 4.9, an unknown code gets no answer, so the client waits for
-its timeout. With accounts, only administrators may change the name server's data. Name servers do not know each other.
+Serves the request codes 103 to 106, 206 and 322, and for administrators 100 to 102, 205, 216, 219, 224, 304, 318, 319
+and 327. A request with an unknown code is answered with code 3, as in 5.x. Under a policy of 4.9, an unknown code gets
+no answer, so the client waits for its timeout. With accounts, only administrators may change the name server's data.
+Name servers do not know each other.
 
-Permissions set by 205 and 327 affect only routes, and last until the broker changes the topic. Settings that tools
-store (code 100, `mqadmin updateKvConfig`, `updateOrderConf`) are lost when the name server stops; RocketMQ saves them
-in `kvConfig.json`.
+Permissions set with the codes 205 and 327 affect only routes, and last until the broker changes the topic. Settings
+that tools store (PUT_KV_CONFIG, 100; `mqadmin updateKvConfig`, `updateOrderConf`) are lost when the name server stops;
+RocketMQ saves them in `kvConfig.json`.
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`, `KVConfigManager.java` 4.9.7.
 """
@@ -92,11 +93,11 @@ SETTINGS: Final = {
     "scanNotActiveBrokerInterval": "0",
     "brokerChannelExpiredTime": str(LIVE_MS_MAX),
 }
-"""The settings that code 319 returns: RocketMQ's keys, with values that describe this name server.
+"""The settings that GET_NAMESRV_CONFIG (319) returns: RocketMQ's keys, with values that describe this name server.
 
 This name server checks for inactive brokers on each request."""
 TURN_COUNT: Final = 10_000
-"""Number of topics visited in one turn, which takes a few milliseconds."""
+"""Number of topics visited before other connections are served, which takes a few milliseconds."""
 REGISTERED_COUNT_MAX: Final = 50_000
 """Maximum topics in one registration. The body of a broker's registration has room for at most 30,000 topics."""
 
@@ -207,7 +208,7 @@ class NameServer(Serving):
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """Code 105: return the queues of a topic and their brokers.
 
-        Answers with code 17 if no broker serves the topic, or if the request does not name a topic.
+        Answers with TOPIC_NOT_EXIST (17) if no broker serves the topic, or if the request does not name a topic.
         """
         fields = command.ext_fields or {}
         if "topic" not in fields:
@@ -285,8 +286,8 @@ class NameServer(Serving):
         topics = routed(table.topic_config_table)
         if len(topics) > TURN_COUNT:
             yield
-        # A broker with one new topic sends only that topic. No registration reports deleted topics; only code 216
-        # removes them.
+        # A broker with one new topic sends only that topic. No registration reports deleted topics, so only
+        # DELETE_TOPIC_IN_NAMESRV (216) removes a topic.
         known = self.routes.get(header.broker_addr)
         if known is not None and known.name != header.broker_name:
             known = None
@@ -501,7 +502,7 @@ class NameServer(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _permit(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
-        """Set the permission of a broker's topics in routes; yields between turns and returns the number of topics."""
+        """Set the permission of a broker's topics in routes, in steps; returns the number of topics."""
         given = {}
         for number, topic in enumerate(self._topics_of(broker_name)):
             if number and number % TURN_COUNT == 0:
@@ -564,8 +565,8 @@ def _check_count(count: int) -> None:
 def topic_names(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
     """Returns the names of the topics of this process's broker and of other brokers, up to the size of an answer.
 
-    Each turn adds `TURN_COUNT` names. As in RocketMQ, the names are unordered, because sorting would take longer than
-    the rest of the work.
+    The generator yields after every `TURN_COUNT` names. As in RocketMQ, the names are unordered, because sorting would
+    take longer than the rest of the work.
     """
     names: dict[str, None] = {}
     size = 0

@@ -266,7 +266,7 @@ class Registrar:
 
 
 def leaving(config: BrokerConfig, address: str) -> dict[str, str]:
-    """Returns the fields of a request with code 104, which unregisters this broker."""
+    """Returns the fields of the request that unregisters this broker (UNREGISTER_BROKER, 104)."""
     return UnRegisterBrokerRequestHeader(
         broker_name=config.broker_name,
         broker_addr=address,

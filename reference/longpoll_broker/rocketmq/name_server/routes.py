@@ -172,7 +172,8 @@ class OwnTopics:
     outlive: bool
     """Whether a route stays when its topic is deleted, and may be removed while its topic exists."""
     _forgotten: dict[str, tuple[TopicConfig, int]] = field(factory=dict, init=False)
-    """Topics removed by code 216, each with its configuration and the number of complete registrations at that time."""
+    """Topics that DELETE_TOPIC_IN_NAMESRV (216) removed, each with its configuration and the number of complete
+    registrations at that time."""
 
     def __attrs_post_init__(self) -> None:
         self.topics.keeps_gone = self.outlive

@@ -181,7 +181,8 @@ class _Reader:
     texts: dict[Features, Mapping[Place, frozenset[object]]] = field(factory=dict)
     kept: list[Statements] = field(factory=list)
     read_by: dict[str, set[str]] = field(factory=dict)
-    """Maps a statement to the names of the variables that it reads, without the numbers of requests and queues."""
+    """Maps a statement to the names of the variables that it reads. The names lack the number of the request or queue:
+    `phase` instead of `phase_0`."""
 
     def questions(self) -> tuple[Question, ...]:
         features = self._features()

@@ -6,10 +6,11 @@ about every request, and in a disjunction a statement about some request. Three 
 `every other one` from `the other one`. If one request or queue lacks its part, or a part names a request that no
 quantifier covers, `NotUniformError` is raised, so that the text never means more than the terms.
 
-An expression is a tuple: its operator, then its parts. In addition to the operators of `terms` there are `var` (name,
-primed, index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and
-`notin` (expression, words), `is queue`, and `every` and `some` (letter, kind, excluded `letters`, body). The text of an
-expression is on one line if it fits, and otherwise in bulleted junctions. `tla` writes the module around these texts.
+An expression is a tuple: its operator, then its parts. The operators are those of `terms` and, with their parts in
+parentheses: `var` (name, primed, index), `slot` (kind, number), `call` (name, primed, arguments), `in` and `notin`
+(expression, words), `every` and `some` (letter, kind, excluded `letters`, body), and `letter`, `word`, `name`, `num`
+and `is queue` (one part each). The text of an expression is on one line if it fits, and otherwise in bulleted
+junctions. `tla` writes the module around these texts.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ GOAL: Final = "answered_once"
 REQUESTS: Final = 2
 TIMEOUT_S: Final = 10.0
 STATEMENTS_MAX: Final = 40
-"""The most statements in a reader's file, counted over all requests."""
+"""The maximum number of statements in a reader's file, counted over all requests."""
 NAME_MAX: Final = 60
 A_PROGRAM: Final = "a changed docs/lessons/invariant.py"
 
