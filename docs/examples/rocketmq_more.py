@@ -15,7 +15,7 @@ def leaves(request, answered):
 
 @spec.action("request", urgent=False, thread="broker", exists=lambda state: state.knob("more") == "fast_failure")
 def fast_failure(state, request):
-    """`BrokerFastFailure` takes a woken pull that waits too long out of the executor, and answers SYSTEM_BUSY."""
+    """If a woken pull waits too long in the executor, `BrokerFastFailure` removes the pull and answers SYSTEM_BUSY."""
     guard = request.is_("queued") & (request.copies > 0)
     return Step(guard, assign((request.copies, request.copies - 1), *leaves(request, True)))
 

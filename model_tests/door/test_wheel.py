@@ -120,7 +120,7 @@ def tried(python: Path, script: str, directory: Path, path: str = "") -> None:
     [("", BROKER), ("spec", LAW), ("judge", JUDGE), ("testing", TESTING)],
     ids=lambda text: text[:8],
 )
-def test_the_features_of_each_extra_work(
+def test_each_extra_installs_working_features(
     extra: str, script: str, installed: Callable[[str], Path], tmp_path: Path
 ) -> None:
     python = installed(extra)

@@ -275,7 +275,7 @@ def _broken(model: Model) -> set[str]:
 
 @pytest.mark.parametrize("policy", quick_if(OURS, lambda name: name == "strict-clone"))
 @pytest.mark.parametrize("slip", [*DEADLINE_SLIPS, *WITH_TAGS])
-def test_a_mutant_of_deadlines_violates_their_property(policy: str, slip: str) -> None:
+def test_a_mutant_that_changes_deadlines_violates_their_property(policy: str, slip: str) -> None:
     name, change = {**DEADLINE_SLIPS, **WITH_TAGS}[slip]
 
     assert NAME in _broken(mutated(preset(policy), TIMEOUTS["timeout"], name, change))
@@ -292,7 +292,7 @@ def test_one_tick_hides_a_renewed_deadline(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(OURS, lambda policy: policy == "strict"))
 @pytest.mark.parametrize("slip", quick_if(DEADLINE_SLIPS, lambda slip: slip == "the scanner renews what it keeps"))
-def test_a_mutant_of_deadlines_is_refuted(policy: str, slip: str) -> None:
+def test_a_mutant_that_changes_deadlines_is_refuted(policy: str, slip: str) -> None:
     name, change = DEADLINE_SLIPS[slip]
     make = partial(_slipped, policy, name, change)
     proof = prove_model(make(Bounds("proof", requests=2, messages=None)), names=[NAME], smaller=make)

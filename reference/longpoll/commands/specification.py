@@ -135,9 +135,9 @@ def check(
 ) -> None:
     """Explore every state that a policy can reach within bounds, and check its properties.
 
-    The output is the verdict, the worst violations with one sentence each, and the next command. With --all, it is
-    every property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of
-    a shortest run.
+    The output is the verdict, the worst violations with one sentence each, and the next command. With --all, the
+    output lists every property with its verdict, the counts, and a counterexample for each violation. A counterexample
+    is a token of a shortest run.
 
     FILE is a specification file of your own, in place of --policy (docs/own-specification.md).
 

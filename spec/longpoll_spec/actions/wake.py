@@ -15,8 +15,8 @@ def to_executor(
 ) -> Pairs:
     """The effect that the request leaves the table and the lists and enters the executor, where `wakes` holds.
 
-    Where `wakes` does not hold, the request's phase becomes `otherwise`, and `recheck_due` says whether its recheck is
-    pending. If one of these arguments is None, the request keeps the old value.
+    Where `wakes` does not hold, the request's phase becomes the value of `otherwise`, and its recheck becomes pending
+    or not as `recheck_due` says. If one of these arguments is None, the request keeps the old value.
 
     A woken request keeps its deadline. The recheck of a woken request is cancelled, because it would not find the
     request."""

@@ -109,7 +109,7 @@ def _action(name: str) -> Iterator[str]:
         yield from _block(f"In {_list(policies)}:" if len(plain) > 1 else "In every preset that has it:", told)
     for aspect, groups in alone.items():
         for told, policies in groups.items():
-            yield from _block(f"Only with {aspect}, in {_list(policies)}:", told)
+            yield from _block(f"The action needs the feature `{aspect}`. In {_list(policies)}:", told)
     for aspect, bounds in with_aspect.items():
         if plain:
             yield from _difference(name, aspect, bounds)
@@ -140,7 +140,14 @@ def _difference(name: str, aspect: str, bounds: Bounds) -> Iterator[str]:
     before, after = (action_lines(name, STRICT, each) for each in (OPEN, bounds))
     changed = [f"{line[0]}{line[2:]}" for line in ndiff(before, after) if line[0] in "+-"]
     if changed:
-        yield from ("", f"With {aspect}, in `{STRICT.name}`:", "", "```diff", *changed, "```")
+        yield from (
+            "",
+            f"The feature `{aspect}` changes this action of `{STRICT.name}`:",
+            "",
+            "```diff",
+            *changed,
+            "```",
+        )
 
 
 @cache
@@ -445,7 +452,7 @@ def _formulas() -> Iterator[str]:
     for aspect, bounds in EXPLORATIONS.items():
         new = [text for text in formulas_of(model_of(STRICT, opened(bounds))).values() if text not in told]
         if new:
-            blocks[f"With {aspect}, in `{STRICT.name}`:"] = new
+            blocks[f"With the feature `{aspect}`, `{STRICT.name}` has these formulas:"] = new
     left = {item.name for item in _stated().values() if item.kind == "always"} - {"time_can_pass"}
     left -= {text[0].split()[0] for those in blocks.values() for text in those}
     for policy, (aspect, bounds) in product(PRESETS.values(), EXPLORATIONS.items()):
@@ -453,7 +460,7 @@ def _formulas() -> Iterator[str]:
         new = [found[name] for name in sorted(left & found.keys())]
         if new:
             left -= found.keys()
-            blocks[f"With {aspect}, in `{policy.name}`:"] = new
+            blocks[f"With the feature `{aspect}`, `{policy.name}` has these formulas:"] = new
     for where, those in blocks.items():
         yield from ("", where, "", "```text", *[line for text in those for line in text][:-1], "```")
 
