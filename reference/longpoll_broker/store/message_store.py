@@ -660,8 +660,7 @@ class MessageStore:
                 files.sync_directory(log.segments.directory)
                 queues = self._table.all()
             for start in range(0, len(queues), QUEUES_A_TURN):
-                # The lock is released after every few queues so that dispatching continues; a read then skips removed
-                # records.
+                # The lock is released after every few queues, so dispatching continues; a read skips removed records.
                 with self._dispatch_lock:
                     for queue in queues[start : start + QUEUES_A_TURN]:
                         queue.remove_before(log.start)
