@@ -364,6 +364,7 @@ LATE_PULL: Final[list[Change]] = [
 ]
 UNBOUNDED: Final = {"offset_next": 0, "offset_min": 0, "offset_max": 0}
 WOKEN: Final[list[Change]] = [("answer_sent r", at(4.05))]
+ONE_LEFT: Final[list[Change]] = [("request_received r3", None), ("answer_sent r3", None)]
 NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
     ("tx_not_woken", WOKEN, "valid", ""),
     ("tx_not_woken", [("answer_sent r", at(4.2))], "invalid", "pull.wake.prompt"),
@@ -410,6 +411,8 @@ NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
         "",
     ),
     ("delivered_before_sent_by_id", [("answer_sent r", at(3.6))], "valid", ""),
+    ("min_falls_other_connection", ONE_LEFT, "invalid", "pull.min.never_falls"),
+    ("min_falls_other_connection", [*ONE_LEFT, ("connection_opened d", at(1))], "unknown", "pull.min.never_falls"),
     ("delayed_very_late", [("request_received h", {"delay_ms": 23_000})], "unknown", "message.overdue"),
     ("delayed_very_late", [("request_received h", {"delay_ms": 38_000})], "valid", ""),
     ("delayed_very_late", [("request_received h", {"delay_ms": -1, "delay_level": 3})], "unknown", "message.overdue"),

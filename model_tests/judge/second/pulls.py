@@ -375,6 +375,13 @@ def min_never_falls(record: Record) -> Iterator[Said]:
     for earlier, later, request in _successive(record):
         if later.offset_min < earlier.offset_min:
             yield violated(request, f"{request.request} is told a lower offset_min than before")
+    for request, answer in read_answers(record):
+        if seen_inside(record, request.place) or not request.broker:
+            continue
+        for asked, told in read_answers(record):
+            is_lower = asked.place == request.place and answer.offset_min < told.offset_min
+            if is_lower and before(told, request) and not _deleted(record, told, answer):
+                yield unknown(request, f"{request.request} is told a lower offset_min, perhaps of another life")
 
 
 def _shown_end(answer: Seen) -> int:

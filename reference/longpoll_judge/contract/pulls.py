@@ -214,8 +214,9 @@ PULL_CLAUSES: Final = (
         "was sent (earlier.before_ns < later's request.after_ns), the later one's offset_min is not lower. A "
         "connection does not outlive its broker. So answers on one connection are of one lifetime. So are answers on "
         "two connections that certainly overlap, by when they were opened and answered, or on several that link them; "
-        "across two sources too, if the broker is named. Does not apply if a deletion of the topic (215) or a gap may "
-        "lie in between. Applies only to pulls with a unique identifier.",
+        "across two sources too, if the broker is named. From outside, it is unknown for two answers of a named broker "
+        "that may be of two lifetimes. Does not apply if a deletion of the topic (215) or a gap may lie in between. "
+        "Applies only to pulls with a unique identifier.",
         source="DefaultMessageStore.getMinOffsetInQueue: retention only removes",
     ),
     _outside(

@@ -240,6 +240,10 @@ def _unwatched(
         (before >= 0) & is_far & (np.append(shown_end, 0)[before] > answers.values["offset_max"][mine])
     )
     picked = [("pull.max.never_falls", mine[fell], before[fell])]
+    lowest = answers.values["offset_min"]
+    before = highest_before(life[: len(answers)], answers.before_ns, lowest, own[mine], asked.after_ns[mine])
+    fell = np.flatnonzero((before >= 0) & (np.append(lowest, 0)[before] > lowest[mine]))
+    picked.append(("pull.min.never_falls", mine[fell], before[fell]))
     if not context.is_own:
         gone, message = _gone(answers, own, acknowledged, life[len(answers) :])
         is_asked = others[gone]
@@ -284,7 +288,8 @@ def _doubtful(clause: str, evidence: list[dict[str, Any]], context: Context) -> 
         why = f"message {message} was acknowledged, and lies below offset_min {subject['offset_min']} within an hour"
         why += ": retention keeps messages for hours, and a full disk removes them earlier"
     else:
-        why = f"an answer tells offset_max {subject['offset_max']}, and more was shown before"
+        name = "offset_max" if clause == "pull.max.never_falls" else "offset_min"
+        why = f"an answer tells {name} {subject[name]}, and more was shown before"
         restarts = context.restarts.get(subject.get("broker", ""), NO_GAPS)
         (killed_ns,) = restarts.begin_from(np.array([evidence[-1]["before_ns"]])).tolist()
         is_killed = killed_ns < evidence[0]["after_ns"]
