@@ -75,7 +75,7 @@ PLACES: Final[dict[str, str]] = {
     "crash_and_recover": "DefaultMessageStore.recover",
     "stop": "BrokerController.shutdown",
 }
-RECHECK_OF_PULL: Final = "after suspendPullRequest: not in RocketMQ; upstream pull request #7359 proposed one"
+RECHECK_OF_PULL: Final = "not in RocketMQ; upstream pull request #7359 proposed one after suspendPullRequest"
 RECHECK_OF_NOTIFIER: Final = "after addPullRequest(replayList): not in RocketMQ"
 
 
