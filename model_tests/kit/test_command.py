@@ -134,6 +134,13 @@ def test_a_service_may_take_json_and_need_headers(serving: Callable[[Any], str],
     assert json.loads(done.stdout)["axes"], done.output
 
 
+def test_an_answer_that_the_description_does_not_fit_is_reported(serving: Callable[[Any], str], tmp_path: Path) -> None:
+    done = run(serving(Right), "--service", described(tmp_path, f'{DESCRIPTION}body = "txt"\n'), *QUICK)
+
+    assert (done.exit_code, "answered a poll with b'" in done.output) == (2, True), done.output
+    assert "in the file's `messages`, `body` and `position`" in done.output
+
+
 def test_a_correct_service_is_never_invalid(serving: Callable[[Any], str], tmp_path: Path) -> None:
     """The verdict may be unknown on a busy machine, because the run has few random examples."""
     limits = ("--wake-ms", "5000", "--late-ms", "5000", "--for", "5")

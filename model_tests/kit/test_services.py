@@ -227,6 +227,6 @@ def test_a_slow_service_has_its_verdict_in_time(takes_s: float, verdict: str, bu
 
     assert took_s < 90, report
     assert report.verdict == verdict, report
-    assert report.axes["polls at once"].endswith(" (no further, because the time was over)")
+    assert report.axes["polls at once"].endswith(" (no further, because the time for this axis was over)")
     assert report.axes["burst"].startswith(burst)
     assert ("no time was left for " in report.why) == (verdict == "unknown")

@@ -11,7 +11,10 @@ HINTS: Final = {
         "check a message that comes after a poll's read and before its wait, and whether every waiting poll is woken; "
         "a service that waits for several messages or bytes must wait for one in this test"
     ),
-    "answered_by_deadline": "check how a poll's timeout is measured, and what ends its wait",
+    "answered_by_deadline": (
+        "check how a poll's timeout is measured, and what ends its wait; and whether the server's listen backlog is as "
+        "large as the number of polls at once (Python's http.server has 5)"
+    ),
     "not_early": (
         "a poll with nothing to read waits until its deadline: check what else ends its wait, such as a limit on "
         "waiting polls or a proxy; a service that counts whole seconds declares wait_unit_ms = 1000"

@@ -34,7 +34,7 @@ NOT_SHOWN: Final = "not shown"
 """The text of a report for an axis on which no step counts."""
 NO_FURTHER: Final = " (no further, because "
 PAUSED: Final = "the host paused"
-TIME_OVER: Final = "the time was over"
+TIME_OVER: Final = "the time for this axis was over"
 QUANTILE: Final = 1.96
 SHRINK_MS: Final = 5_000
 """The time limit for shrinking a failing example."""

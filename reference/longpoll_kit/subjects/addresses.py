@@ -31,10 +31,13 @@ def local_process(host: str | None, port: int | None) -> int | None:
     sockets = {
         f"socket:[{line[9]}]" for line in lines if line[3] == LISTENS and int(line[1].rpartition(":")[2], 16) == port
     }
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+    for process in Path("/proc").glob("[0-9]*"):
+        # A process may end, or close a file, while its files are listed. Another user's files cannot be listed.
         with suppress(OSError):
-            if str(descriptor.readlink()) in sockets:
-                return int(descriptor.parts[2])
+            for descriptor in (process / "fd").iterdir():
+                with suppress(OSError):
+                    if str(descriptor.readlink()) in sockets:
+                        return int(process.name)
     return None
 
 

@@ -16,6 +16,7 @@ from longpoll_kit.subjects.http_description import Contract, Service
 ACCEPTED: Final = range(200, 300)
 SHOWN_MAX: Final = 200
 PUBLISH_HINT: Final = "if the service takes JSON, give the name of the message in the file's `publish_body`"
+ANSWER_HINT: Final = "name the places of these values in the file's `messages`, `body` and `position`"
 POLL_HINT: Final = "list a status that means no messages in the file's `nothing`"
 
 
@@ -58,7 +59,13 @@ class HttpSubject(LongPollSubject):
         content = self._read(connection, POLL_HINT)
         if not content:
             return Polled()
-        answer = json.loads(content)
+        try:
+            return self._polled(json.loads(content), at)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            what = f"{self._url} answered a poll with {content[:SHOWN_MAX]!r}, which this file does not describe"
+            raise ServiceError(f"{what} ({type(error).__name__}: {error}); {ANSWER_HINT}") from error
+
+    def _polled(self, answer: Any, at: Any) -> Polled:
         messages = _found(answer, self._service.messages) or []
         bodies = [self._decoded(_found(message, self._service.body)) for message in messages]
         if self.semantics == "consuming" or not bodies:
