@@ -251,12 +251,14 @@ def test_spark_reports_the_clauses_of_stories(spark_engine: SparkEngine, tmp_pat
 
 
 REQUIRED = "'hold' AS event", "1L AS after_ns", "2L AS before_ns", "'s' AS source", "0L AS sequence"
+NEEDED = "CAST(NULL AS array<bigint>) AS offsets", "CAST(NULL AS string) AS tag"
 
 
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
         ((), "the DataFrame has no column 'event'"),
+        (REQUIRED, "the DataFrame has no column 'offsets'"),
         (("timestamp'2026-11-27' AS after_ns", *REQUIRED[:1], *REQUIRED[2:]), "'after_ns' .* is timestamp: cast it to"),
         ((*REQUIRED, "'q0' AS queue"), "the column 'queue' of the DataFrame is string: cast it to bigint"),
         ((*REQUIRED, "array('1') AS offsets"), "the column 'offsets' .* is array<string>: cast it to array<bigint>"),
@@ -276,7 +278,7 @@ def test_an_unsupported_frame_or_session_is_refused(faulted: Path, spark_engine:
     judge_any: Any = longpoll.judge
     stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
     cluster: Any = SimpleNamespace(conf={}, sparkContext=SimpleNamespace(master="yarn"))
-    failing = session.range(1).selectExpr("CAST(raise_error('no broker') AS string) AS event", *REQUIRED[1:])
+    failing = session.range(1).selectExpr("CAST(raise_error('no broker') AS string) AS event", *REQUIRED[1:], *NEEDED)
     calls: dict[str, Callable[[], object]] = {
         "judge one DataFrame at a time": lambda: judge_any(frame, frame),
         "a streaming DataFrame has no end": lambda: longpoll.judge(session.readStream.format("rate").load()),
@@ -295,7 +297,8 @@ def test_no_damage_of_a_frame_is_lost(
     tmp_path: Path, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = spark_engine.session
-    frame = session.range(6).selectExpr(f"IF(id < 3, '{DAMAGE}', NULL) AS event", *REQUIRED[1:4], "id AS sequence")
+    columns = (f"IF(id < 3, '{DAMAGE}', NULL) AS event", *REQUIRED[1:4], "id AS sequence", *NEEDED)
+    frame = session.range(6).selectExpr(*columns)
     with with_settings(session, {frames.DIRECTORY: str(tmp_path / "shared")}):
         with frames.history_of(frame, {}) as history:
             reasons = [damage.reason for damage in history.damages]
@@ -412,7 +415,7 @@ def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
         "given = {'environment': {}, 'master': {'master': url}}\n"
         "more = given[how] if how in given else {'session': SparkSession.builder.remote(url).create()}\n"
         "if how == 'frame':\n"
-        "    paths = more.pop('session').read.schema(EVENT_DDL).json(f'{paths[0]}/part-*.ndjson')\n"
+        "    paths = [more.pop('session').read.schema(EVENT_DDL).json(f'{paths[0]}/part-*.ndjson')]\n"
         "    more['conf'] = {'spark.longpoll.directory': shared}\n"
         "found = judge(*paths, engine='spark', **more) if how != 'frame' else judge(*paths, **more).result\n"
         "assert how != 'session' or more['session'].range(3).count() == 3\n"

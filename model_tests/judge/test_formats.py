@@ -13,18 +13,19 @@ import pytest
 from model_tests.support.judge.convert import convert
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.generate import simulated_meta
-from model_tests.support.judge.histories import numbered, on_spark, without_time
+from model_tests.support.judge.histories import RECORDINGS, numbered, on_spark, without_time
 from model_tests.support.judge.recording import load, write
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_judge.errors import HistoryChangedError, HistoryNotFoundError
 from longpoll_judge.evidence.survey import Survey, survey_split
 from longpoll_judge.read.parquet import read_row_groups
-from longpoll_judge.read.schema import NAMES, PLAIN_SCHEMA, REQUIRED, compute, event_dict, fill, parquet
+from longpoll_judge.read.schema import DEFAULTS, NAMES, PLAIN_SCHEMA, REQUIRED, compute, event_dict, fill, parquet
 from longpoll_judge.read.source import InputSplit, find, read_split
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.spark.frames import TELLING
 from longpoll_judge.run.splits import Extent, extent_of, read_again
 
 Engine = LocalEngine | SparkEngine
@@ -117,6 +118,17 @@ def test_a_large_history_gets_the_same_verdict(faulty: Path, in_parquet: Path, t
     engine = LocalEngine(threads=threads, window_events=400)
 
     assert said(in_parquet, engine) == said(faulty, engine) == said(in_parquet)
+
+
+@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - set(TELLING)))
+def test_a_missing_column_accuses_no_broker(name: str, tmp_path: Path) -> None:
+    """A table from elsewhere may lack any column. Events without `offsets` or `tag` would say something else."""
+    convert(RECORDINGS / "strict", tmp_path, into="parquet")
+    for part in tmp_path.glob("*.parquet"):
+        table = parquet.read_table(part)
+        if name in table.column_names:
+            parquet.write_table(table.drop([name]), part)
+    assert judge([tmp_path], engine="local").verdict != "invalid"
 
 
 def test_nulls_are_never_written_but_may_be_read(in_parquet: Path, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ on the order nor on the number of files. `kernel.verdict` gets these facts as a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -56,7 +56,16 @@ from longpoll_judge.evidence.source_survey import (
     union,
     whole_of,
 )
-from longpoll_judge.read.schema import INTEGER_LIMIT, Damage, are_named, coded, coded_texts, has_column, integers_of
+from longpoll_judge.read.schema import (
+    DEFAULTS,
+    INTEGER_LIMIT,
+    Damage,
+    are_named,
+    coded,
+    coded_texts,
+    has_column,
+    integers_of,
+)
 from longpoll_judge.read.source import History
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.model import ACTION_NAMES
@@ -410,14 +419,13 @@ def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) 
 
 def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) -> None:
     fields = ("event", "source", "connection", "after_ns", "before_ns", "sequence", "lost_count", "direction", "cause")
-    names = [name for name in fields if has_column(table, name)]
-    for row in table.select(names).take(pa.array(np.flatnonzero(is_rare))).to_pylist():
+    for row in _told(table, np.flatnonzero(is_rare), fields):
         seen, interval = survey.sources[row["source"]], (row["after_ns"], row["before_ns"])
         if row["event"] == "lost":
             seen.lost_count += max(row["lost_count"], 1)
             seen.losses.append(interval)
         elif row["event"] == "omitted":
-            clause = row.get("cause", "")
+            clause = row["cause"]
             survey.excerpts[clause] = survey.excerpts.get(clause, 0) + max(row["lost_count"], 1)
         elif row["event"] == "source_stopped":
             seen.stopped_ns = row["after_ns"]
@@ -427,7 +435,7 @@ def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) ->
             survey.opens.append((row["source"], row["connection"], *interval))
         else:
             begins = row["event"] == "blocked"
-            direction = row.get("direction", "")
+            direction = row["direction"]
             block = Block(row["source"], row["connection"], direction, *interval, row["sequence"], begins)
             survey.blocks.append(block)
 
@@ -435,8 +443,15 @@ def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) ->
 def _anew(table: pa.Table, rows: Integers) -> list[GenerationStart]:
     if not len(rows):
         return []
-    fields = [name for name in GenerationStart._fields if has_column(table, name)]
-    return [GenerationStart(**row) for row in table.select(fields).take(pa.array(rows)).to_pylist()]
+    return [GenerationStart(**row) for row in _told(table, rows, GenerationStart._fields)]
+
+
+def _told(table: pa.Table, rows: Integers, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield these fields of some events. A table may lack a column that no event uses; its value is the default."""
+    names = [name for name in fields if has_column(table, name)]
+    lacking = {name: DEFAULTS[name] for name in fields if name not in names}
+    for row in table.select(names).take(pa.array(rows)).to_pylist():
+        yield lacking | row
 
 
 def merge(surveys: Iterable[Survey]) -> Survey:

@@ -55,6 +55,9 @@ _FITTING: Final = {
     "array<bigint>": f"array<({_INTEGER}|void)>",
 }
 """For each type of a column of events, the Spark types that can hold the column's values."""
+TELLING: Final = ("offsets", "tag")
+"""Columns without which a correct answer would look wrong: an answer without messages, or a message with another tag.
+"""
 
 
 class FrameError(JudgeUserError):
@@ -179,8 +182,9 @@ def _events_of(frame: DataFrame) -> DataFrame:
     chosen: list[str] = []
     for name, kind in _TYPES.items():
         columns = found.get(name, [])
-        if not columns and name in REQUIRED:
-            raise FrameError(f"the DataFrame has no column {name!r}; docs/history.md lists the columns of events")
+        if not columns and name in (*REQUIRED, *TELLING):
+            why = "docs/history.md lists the columns of events, and a column may be null"
+            raise FrameError(f"the DataFrame has no column {name!r}; {why}")
         if len(columns) > 1:
             raise FrameError(f"the DataFrame has {len(columns)} columns {name!r}: drop or rename all but one")
         for column in columns:
