@@ -53,9 +53,16 @@ def family(pid: int) -> set[int]:
 
 
 def status_kib(pid: int, name: str) -> int:
-    """Return one value of `/proc/PID/status`, such as VmHWM or RssAnon, in KiB; 0 if the process has ended."""
-    found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text("utf-8"), re.MULTILINE)
-    return int(found[1]) if found else 0
+    """Return one value of `/proc/PID/status`, such as VmHWM or RssAnon, in KiB; 0 if the process has ended.
+
+    An ended process whose parent has not noticed its end has no memory, and no such values.
+    """
+    status = Path(f"/proc/{pid}/status").read_text("utf-8")
+    if "\nState:\tZ" in status:
+        return 0
+    found = re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 @frozen

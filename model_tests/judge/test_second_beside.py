@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from model_tests.judge.second.compare import Agreement, Judge, Judged
+from model_tests.judge.second.compare import Agreement, Judge, Judged, judge_it
 from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import apply, changed_histories
 from model_tests.judge.second.judge import weigh
@@ -112,6 +112,13 @@ def test_both_judges_agree_on_earlier_differences(seed: int, place: int, operati
     found.compare(history.with_events(changed), operation, tmp_path / "history", was_open=False)
     assert list(history.events) != changed
     assert not found.disagreements, found.told()
+
+
+def test_a_gap_before_a_delivery_may_hide_its_send(tmp_path: Path) -> None:
+    """The only recorded send of a message was refused, and came after the delivery of this message."""
+    history = observe(*troubled(200_124, 60))
+    verdicts = judge_it(history, tmp_path / "history").verdict, weigh(history.meta, history.events).verdict
+    assert verdicts == ("unknown", "unknown")
 
 
 @pytest.mark.parametrize("verdict", ["unknown", "valid"])

@@ -161,7 +161,9 @@ def committed(record: Record) -> Iterator[Said]:
             continue
         is_back = any(before(each, one.event) for each in _ends(record, one, "rollback"))
         tellers = {each.source for each in record.events if each.broker == one.event.broker}
-        is_whole = all(record.is_whole(source, sends[0].lo, one.event.hi) for source in tellers)
+        # Before a delivery that no known send precedes, another send is missing from the record.
+        since = sends[0].lo if sends[0].lo <= one.event.hi else -FAR
+        is_whole = all(record.is_whole(source, since, one.event.hi) for source in tellers)
         is_own = is_inside(record, one.event.source) and _is_appended(record, one)
         is_sure = is_whole and (is_own or (is_back and len(sends) == 1))
         yield (violated if is_sure else unknown)(one.event, f"{one.id} is delivered uncommitted")

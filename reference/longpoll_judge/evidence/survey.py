@@ -6,7 +6,7 @@ on the order nor on the number of files. `kernel.verdict` gets these facts as a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -57,13 +57,12 @@ from longpoll_judge.evidence.source_survey import (
     whole_of,
 )
 from longpoll_judge.read.schema import (
-    DEFAULTS,
     INTEGER_LIMIT,
     Damage,
     are_named,
     coded,
     coded_texts,
-    has_column,
+    fill,
     integers_of,
 )
 from longpoll_judge.read.source import History
@@ -446,12 +445,10 @@ def _anew(table: pa.Table, rows: Integers) -> list[GenerationStart]:
     return [GenerationStart(**row) for row in _told(table, rows, GenerationStart._fields)]
 
 
-def _told(table: pa.Table, rows: Integers, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield these fields of some events. A table may lack a column that no event uses; its value is the default."""
-    names = [name for name in fields if has_column(table, name)]
-    lacking = {name: DEFAULTS[name] for name in fields if name not in names}
-    for row in table.select(names).take(pa.array(rows)).to_pylist():
-        yield lacking | row
+def _told(table: pa.Table, rows: Integers, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """Return these fields of some events; a column that the table lacks has its default."""
+    rare: list[dict[str, Any]] = fill(table.take(pa.array(rows)), fields).to_pylist()
+    return rare
 
 
 def merge(surveys: Iterable[Survey]) -> Survey:

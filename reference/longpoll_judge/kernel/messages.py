@@ -354,6 +354,8 @@ def committed(view: View) -> Breach | None:
     send = first_of(own, _of_message(sent))
     members = once(got, np.flatnonzero(wanted & (commit_ns > got.before_ns)), send)
     since_ns = np.append(sent.after_ns, BEGINNING)[send]
+    # If the delivery came before each known send, a send from before the delivery is missing from the record.
+    since_ns[since_ns > got.before_ns] = BEGINNING
     append = _appends(view, got)
     # After a rollback, no commit can make the message visible, unless the message was sent again, perhaps to another
     # broker.

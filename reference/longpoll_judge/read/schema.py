@@ -56,6 +56,10 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 REQUIRED: Final = tuple(name for name in FIELD_TYPES if name not in DEFAULTS)
 
+TELLING: Final = ("offsets", "tag")
+"""Columns that a DataFrame must have, although an event may lack their values. Without them, a correct answer would
+look wrong: an answer that delivers nothing, or a message with another tag than its subscription wants."""
+
 INTEGER_FIELDS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is int)
 
 INTEGER_LIMIT: Final = 1 << 61

@@ -25,7 +25,7 @@ from longpoll_judge.contract.result import Result, TableName, Verdict
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.data_sources import DAMAGE
 from longpoll_judge.read.files import absolute, beside, is_uri, remove, write
-from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, Damage
+from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, TELLING, Damage
 from longpoll_judge.read.source import MONOTONIC, History, find
 from longpoll_judge.run.spark.session import (
     Running,
@@ -55,9 +55,6 @@ _FITTING: Final = {
     "array<bigint>": f"array<({_INTEGER}|void)>",
 }
 """For each type of a column of events, the Spark types that can hold the column's values."""
-TELLING: Final = ("offsets", "tag")
-"""Columns without which a correct answer would look wrong: an answer without messages, or a message with another tag.
-"""
 
 
 class FrameError(JudgeUserError):
